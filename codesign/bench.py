@@ -1,0 +1,182 @@
+"""How fast the model is: decode evaluations per second, the price of their gradient, and compile time.
+
+Each evaluation has its own machine, mapping, batch and context, and returns all metrics and memory in float64, with the
+kernel constants that `codesign evaluate` uses.  Points go through ``lax.map`` over blocks that fit the cache, ``vmap``
+inside.  A matrix product in the same process says how fast the computer was at that moment.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from codesign.evaluation.case import Case, Degrees, load_case
+from codesign.evaluation.document import mapping_document, memory_document, metrics_document
+from codesign.evaluation.solve import leaves
+from codesign.execution import ideal
+from codesign.machine import Machine
+from codesign.mapping import take
+from codesign.model import Model
+from codesign.objective.decode import Decode, Load, decode
+from codesign.runtime import prepare
+
+SCHEMA = "codesign.bench/1"
+
+#: Points per block, and blocks: the block's intermediate values fit a core's second-level cache.
+BLOCK, BLOCKS = 1024, 32
+
+#: Each program is timed so often, and the best counts.
+REPEATS = 20
+
+#: Machines differ from the catalog's by up to this factor, in each rate and energy on its own.
+SPREAD = 1.3
+
+#: What a random machine keeps: structure, and powers, which move together.
+_KEPT = ("scale_up_domain", "scale_out_domain", "in_switch_reduction", "exponential_ops")
+_POWERS = ("static_power", "power_limit", "chip_power", "provisioned_power")
+
+
+@partial(jax.jit, static_argnums=0)
+def _values(model: Model, execution: Any, precision: Any, points: Any) -> Decode:
+    def one(machine: Any, mapping: Any, load: Load) -> Decode:
+        return decode(model, machine, execution, precision, mapping, load)
+
+    return jax.lax.map(lambda block: jax.vmap(one)(*block), points)
+
+
+@partial(jax.jit, static_argnums=0)
+def _gradients(model: Model, execution: Any, precision: Any, points: Any) -> Any:
+    def one(machine: Any, mapping: Any, load: Load) -> Any:
+        def objective(numbers: tuple[Any, Any]) -> tuple[Any, Decode]:
+            found = decode(model, numbers[0], numbers[1], precision, mapping, load)
+            return jnp.log(found.tokens_per_s_per_megawatt), found
+
+        return jax.value_and_grad(objective, has_aux=True)((machine, execution))
+
+    return jax.lax.map(lambda block: jax.vmap(one)(*block), points)
+
+
+def points_of(case: Case, count: int, seed: int) -> tuple[Any, Any, Load]:
+    """Random machines, mappings and loads around a case.
+
+    Args:
+        case: catalog machine and model to start from.
+        count: how many.
+        seed: of the draw.
+
+    Returns:
+        machines, mappings and loads, each stacked along a first axis of ``count``.
+    """
+    draw = np.random.default_rng(seed)
+
+    def spread() -> np.ndarray:
+        return np.exp(draw.uniform(-math.log(SPREAD), math.log(SPREAD), count))
+
+    watts = spread()
+    fields = {}
+    for name, value in vars(case.machine).items():
+        factor = 1.0 if name in _KEPT else watts if name in _POWERS else spread()
+        fields[name] = np.broadcast_to(float(value) * factor, (count,))
+    mappings = case.mappings(Degrees())
+    chosen = take(mappings, draw.integers(0, len(np.asarray(mappings.pp)), count))
+    batch = np.exp2(draw.uniform(0.0, 8.0, count))
+    context = 8192.0 * np.exp2(draw.uniform(0.0, 6.0, count))
+    columns = (batch, context, np.zeros(count), np.zeros(count), np.full(count, 1000.0))
+    return Machine(**fields), chosen, Load(*(jnp.asarray(column) for column in columns))
+
+
+def _best(programs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Least seconds of each program, run in turns so that all see the same computer."""
+    least = dict.fromkeys(programs, math.inf)
+    for _ in range(repeats):
+        for name, program in programs.items():
+            start = time.perf_counter()
+            jax.block_until_ready(program())
+            least[name] = min(least[name], time.perf_counter() - start)
+    return least
+
+
+def bench(
+    arch: str = "gb200-nvl72",
+    model: str = "kimi-k3",
+    *,
+    blocks: int = BLOCKS,
+    block: int = BLOCK,
+    repeats: int = REPEATS,
+    seed: int = 0,
+    workspace: Any = None,
+) -> dict[str, Any]:
+    """Measure this computer, warm, on all its cores.
+
+    Args:
+        arch, model: catalog names to draw points around.
+        blocks, block: blocks, and points in each.
+        repeats: runs of each program, interleaved; the best counts.
+        seed: of the points.
+        workspace: folder looked up before the bundled catalog.
+
+    Returns:
+        schema ``codesign.bench/1``: ``evaluations_per_second`` (calibrated path), ``evaluations_per_second_ideal``,
+        ``gradient_cost_ratio`` (value and gradient of log tokens/s/MW by every number of machine and kernel constants,
+        over the value), ``compile_s`` (of the value's program, cache off), ``reference_gflops`` (float64 matrix
+        product), ``points`` (five of them with inputs and results).
+    """  # fmt: skip
+    prepare()
+    jax.config.update("jax_enable_compilation_cache", False)
+    case = load_case(arch, model, workspace=workspace)
+    count = blocks * block
+    drawn = points_of(case, count, seed)
+    points = jax.tree.map(lambda x: jnp.asarray(x, dtype=float).reshape(blocks, block, *x.shape[1:]), drawn)
+    execution, precision, perfect = leaves((case.execution, case.precision, ideal()))
+
+    start = time.perf_counter()
+    values = _values.lower(case.model, execution, precision, points).compile()
+    compile_s = time.perf_counter() - start
+    values_ideal = _values.lower(case.model, perfect, precision, points).compile()
+    gradients = _gradients.lower(case.model, execution, precision, points).compile()
+    a = jnp.asarray(np.random.default_rng(seed).standard_normal((1024, 1024)))
+    product = jax.jit(jnp.matmul)
+    for warm in (lambda: product(a, a), lambda: gradients(execution, precision, points)):
+        jax.block_until_ready(warm())
+    least = _best(
+        {
+            "value": lambda: values(execution, precision, points),
+            "gradient": lambda: gradients(execution, precision, points),
+            "ideal": lambda: values_ideal(perfect, precision, points),
+            "product": lambda: product(a, a),
+        },
+        repeats,
+    )
+    results = jax.tree.map(lambda x: np.asarray(x).reshape(count, *x.shape[2:]), values(execution, precision, points))
+    return {
+        "schema": SCHEMA,
+        "arch": case.arch,
+        "model": case.model_name,
+        "count": count,
+        "evaluations_per_second": count / least["value"],
+        "evaluations_per_second_ideal": count / least["ideal"],
+        "gradient_cost_ratio": least["gradient"] / least["value"],
+        "compile_s": compile_s,
+        "reference_gflops": 2 * 1024**3 / least["product"] / 1e9,
+        "points": [_point(drawn, results, i) for i in range(0, count, max(count // 5, 1))][:5],
+    }
+
+
+def _point(drawn: tuple[Any, Any, Load], results: Decode, i: int) -> dict[str, Any]:
+    """One point with what went in and what came out."""
+    machine, mapping, load = (take(x, i) for x in drawn)
+    found = take(results, i)
+    return {
+        "inputs": {
+            "machine": {name: float(value) for name, value in vars(machine).items()},
+            "mapping": mapping_document(mapping),
+            "batch": float(load.batch),
+            "context": float(load.context),
+        },
+        "results": metrics_document(found, load) | memory_document(found),
+    }

@@ -1,0 +1,173 @@
+"""``evaluate``, ``frontier`` and ``compare``: one request on one machine, its alternatives, and two of them."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from codesign.cli import arguments as arg
+from codesign.errors import CodesignError
+
+PHASES = ("decode",)
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's commands to the program."""
+    arg.add_command(
+        app,
+        evaluate,
+        'codesign evaluate --arch gb200-nvl72 --model kimi-k3 --context 128Ki --tpot "20 ms"',
+        "codesign evaluate --arch b200 --model deepseek-v3 --context 8Ki --tp 8 --dp 1 --batch 1 --ideal",
+        "codesign evaluate --arch jalapeno --model kimi-k3 --context 515000 --weights fp8 --json",
+        'codesign evaluate --arch h200 --model kimi-k3 --context 8Ki --set system.scale_up_hop="0.1 us"',
+    )
+    arg.add_command(
+        app,
+        frontier,
+        "codesign frontier --arch gb200-nvl72 --model kimi-k3 --context 128Ki",
+        "codesign frontier --arch b300 --model kimi-k3 --context 32Ki --pp 4 --json > frontier.json",
+    )
+    arg.add_command(
+        app,
+        compare,
+        "codesign evaluate --arch b200 --model kimi-k3 --context 128Ki --json > b200.json",
+        "codesign evaluate --arch jalapeno --model kimi-k3 --context 128Ki --json > jalapeno.json",
+        "codesign compare b200.json jalapeno.json",
+    )
+
+
+def evaluate(
+    arch: arg.Arch,
+    model: arg.Model,
+    context: arg.Context,
+    phase: arg.Phase = "decode",
+    tpot: arg.Tpot = None,
+    chips: arg.Chips = None,
+    pp: arg.Pp = None,
+    tp: arg.Tp = None,
+    dp: arg.Dp = None,
+    ep: arg.Ep = None,
+    attention_split: arg.AttentionSplit = None,
+    batch: arg.Batch = None,
+    microbatches: arg.Microbatches = None,
+    drafts: arg.Drafts = 0,
+    weights: arg.Weights = None,
+    kv_dtype: arg.KvDtype = None,
+    attention_dtype: arg.AttentionDtype = None,
+    skew: arg.Skew = 0.0,
+    output: arg.Output = "1000",
+    ideal: arg.Ideal = False,
+    override: arg.Set = None,
+    as_json: arg.Json = False,
+    workspace: arg.Workspace = None,
+) -> None:
+    """Predict one model on one machine: TPOT, tokens per second and megawatt, memory, network, energy, and why.
+
+    Without mapping flags the best mapping is found and named. An infeasible request is an answer: what is missing,
+    and the nearest mapping that is feasible.
+    """
+    request = _request(
+        phase=phase, context=context, tpot=tpot, batch=batch, chips=chips, pp=pp, tp=tp, dp=dp, ep=ep,
+        attention_split=attention_split, microbatches=microbatches, drafts=drafts, weights=weights, kv_dtype=kv_dtype,
+        attention_dtype=attention_dtype, skew=skew, output=output, ideal=ideal, set=override, workspace=workspace,
+    )  # fmt: skip
+    from codesign import api
+    from codesign.cli import tables
+
+    arg.answer(api.evaluate(arch, model, **request).to_json(), as_json, tables.evaluation)
+
+
+def frontier(
+    arch: arg.Arch,
+    model: arg.Model,
+    context: arg.Context,
+    phase: arg.Phase = "decode",
+    tpot: arg.Tpot = None,
+    chips: arg.Chips = None,
+    pp: arg.Pp = None,
+    tp: arg.Tp = None,
+    dp: arg.Dp = None,
+    ep: arg.Ep = None,
+    attention_split: arg.AttentionSplit = None,
+    batch: arg.Batch = None,
+    microbatches: arg.Microbatches = None,
+    drafts: arg.Drafts = 0,
+    weights: arg.Weights = None,
+    kv_dtype: arg.KvDtype = None,
+    attention_dtype: arg.AttentionDtype = None,
+    skew: arg.Skew = 0.0,
+    output: arg.Output = "1000",
+    ideal: arg.Ideal = False,
+    override: arg.Set = None,
+    as_json: arg.Json = False,
+    workspace: arg.Workspace = None,
+) -> None:
+    """Pareto frontier over mappings and batch: tokens per second per megawatt against tokens per second per user."""
+    request = _request(
+        phase=phase, context=context, tpot=tpot, batch=batch, chips=chips, pp=pp, tp=tp, dp=dp, ep=ep,
+        attention_split=attention_split, microbatches=microbatches, drafts=drafts, weights=weights, kv_dtype=kv_dtype,
+        attention_dtype=attention_dtype, skew=skew, output=output, ideal=ideal, set=override, workspace=workspace,
+    )  # fmt: skip
+    from codesign import api
+    from codesign.cli import tables
+
+    found = [point.to_json() for point in api.frontier(arch, model, **request)]
+    arg.answer(found, as_json, tables.frontier)
+
+
+def compare(
+    results: Annotated[
+        list[Path], typer.Argument(metavar="A B...", help="JSON files of 'evaluate', or run folders of 'optimize'.")
+    ],
+    as_json: arg.Json = False,
+    workspace: arg.Workspace = None,
+) -> None:
+    """Explain the difference of two results: a waterfall over operations. More than two: each against the first."""
+    if len(results) < 2:
+        raise CodesignError("compares at least two results", key="compare", allowed="two JSON files or run folders")
+    from codesign.cli import comparisons
+    from codesign.comparison import compare_documents
+
+    first, *others = [(str(path), _read(path, workspace)) for path in results]
+    found = [compare_documents(first[1], other, (first[0], name)) for name, other in others]
+    if as_json:
+        arg.write_json(found[0] if len(found) == 1 else found)
+        return
+    for document in found:
+        comparisons.comparison(document)
+
+
+def _request(
+    *, phase: str, context: str, tpot: str | None, batch: float | None, output: str, **given: Any
+) -> dict[str, Any]:
+    """Arguments of the API in SI units, checked as far as no file is needed."""
+    if phase not in PHASES:
+        raise CodesignError(f"unknown phase {phase!r}", key="--phase", allowed=", ".join(PHASES))
+    if batch is not None and not 0 < batch < float("inf"):
+        raise CodesignError(f"{batch} is no batch", key="--batch", allowed="more than 0 sequences")
+    return {
+        "phase": phase,
+        "context": arg.quantity(context, "token", "--context"),
+        "tpot": arg.quantity(tpot, "s", "--tpot"),
+        "batch": batch,
+        "output": arg.quantity(output, "token", "--output"),
+        **given,
+        "set": tuple(given["set"] or ()),
+    }
+
+
+def _read(path: Path, workspace: Path | None) -> Any:
+    """A JSON document, or the summary of a run folder."""
+    if not path.exists() and workspace is not None:
+        path = workspace / path
+    if path.is_dir():
+        from codesign.report.summary import read_summary
+
+        return read_summary(path)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CodesignError("no such file", file=str(path)) from error
+    except (ValueError, OSError) as error:
+        raise CodesignError(f"cannot be read as JSON: {error}", file=str(path)) from error

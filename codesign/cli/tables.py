@@ -1,0 +1,211 @@
+"""How an evaluation, a frontier and a comparison look in a terminal; drawn from their JSON alone.
+
+An evaluation reads from the answer to its reasons: what binds, the headline metrics, memory, the operations with the
+time of each lane, what kinds of number it rests on, and one block of warnings at the end.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from codesign.glossary import TPOT_DEFINITION
+from codesign.units import format_quantity
+
+LANES = ("memory", "tensor", "vector", "scale_up", "scale_out")
+
+Cell = str | None
+
+
+def console() -> Console:
+    """Where tables go: stdout; plain and wide where that is a file or a pipe."""
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
+    return Console(highlight=False, width=wide)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, left: int = 1) -> Table:
+    """A borderless table; the first ``left`` columns are text, the others numbers."""
+    # A title may be wider than its table.
+    heading = Text(title, style="bold", no_wrap=True, overflow="ignore")
+    drawn = Table(title=heading, title_justify="left", box=SIMPLE, pad_edge=False)
+    for i, name in enumerate(columns):
+        drawn.add_column(name, justify="left" if i < left else "right", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(cell if cell is not None else "–" for cell in row))
+    return drawn
+
+
+def told(value: float | None, unit: str, digits: int = 4) -> str:
+    """A number with its unit for people, a dash where there is none."""
+    if value is None:
+        return "–"
+    if unit in ("token/s", "token", "chip"):
+        return f"{value:,.{0 if abs(value) >= 100 else 1}f}"
+    return format_quantity(value, unit, digits)
+
+
+def microseconds(seconds: float | None) -> str:
+    """A time in µs without its unit, for columns that name it; nothing where nothing is spent."""
+    if not seconds:
+        return ""
+    value = seconds * 1e6
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def mapping_words(mapping: Mapping[str, Any]) -> str:
+    """A mapping in one line: ``72 chips: PP 1 × TP 1 × DP 72, EP 72``."""
+    degrees = " × ".join(f"{name.upper()} {mapping[name]}" for name in ("pp", "tp", "dp"))
+    words = f"{mapping['chips']} chips: {degrees}, EP {mapping['ep']}"
+    if mapping.get("moe_tp", 1) > 1:
+        words += f", expert TP {mapping['moe_tp']}"
+    if mapping["tp"] > 1:
+        words += f", KV by {mapping['attention_split']}"
+    if mapping["microbatches"] > 1:
+        words += f", {mapping['microbatches']} micro-batches"
+    return words
+
+
+def evaluation(result: Mapping[str, Any], out: Console | None = None) -> None:
+    """Draw one evaluation."""
+    out = out or console()
+    request = result["request"]
+    out.print(
+        f"[bold]{result['model']}[/bold] {result['phase']} at {request['context']:,.0f} tokens of context "
+        f"on [bold]{result['arch']}[/bold]"
+    )
+    state = "[green]feasible[/green]" if result["feasible"] else "[red]not feasible[/red]"
+    out.print(f"{state}, limited by {result['limited_by']}")
+    margin = result["margin"]
+    out.print(f"margins    {_margin(margin)}", soft_wrap=True)
+    nearest = "mapping    " if result["feasible"] else "nearest    "
+    out.print(f"{nearest}{mapping_words(result['mapping'])}; batch {request['batch']:.4g} per instance", soft_wrap=True)
+    precision = ", ".join(f"{name} {dtype}" for name, dtype in result["precision"].items())
+    out.print(f"precision  {precision}", soft_wrap=True)
+    execution = result["execution"]
+    rates = "speed of light" if execution.get("ideal") else "achieved rates"
+    fitted = "fitted to measurements" if execution["calibrated"] else "not fitted to measurements"
+    out.print(f"rates      {rates if execution.get('ideal') else f'{rates}, {fitted}'}; {TPOT_DEFINITION}")
+    out.print(_headline(result["metrics"]))
+    out.print(_memory(result["memory"]))
+    out.print(_operations(result))
+    rests = result.get("rests_on") or {}
+    if rests:
+        out.print("rests on   " + ", ".join(f"{kind} ({len(names)})" for kind, names in rests.items()))
+        for kind in ("assumption", "rumour", "estimate"):
+            if rests.get(kind):
+                out.print(f"  {kind}: {', '.join(rests[kind])}", style="dim", soft_wrap=True)
+    warnings(result.get("warnings") or (), out)
+
+
+def warnings(lines: Iterable[str], out: Console) -> None:
+    """One block at the end, never before the answer."""
+    lines = list(lines)
+    if lines:
+        out.print("[yellow]warnings[/yellow]")
+        for line in lines:
+            out.print(f"  {line}", markup=False, soft_wrap=True)
+
+
+#: What each entry of ``margin`` is called, and in which unit it is told; the nearest mapping stands in its own line.
+MARGINS = {
+    "memory_bytes": ("memory to spare", "B"),
+    "power_w": ("below the power limit", "W"),
+    "tpot_s": ("TPOT to spare", "s"),
+    "least_tpot_s": ("least TPOT reachable", "s"),
+    "missing_s": ("TPOT missed by", "s"),
+    "missing_bytes": ("memory missing", "B"),
+}
+
+
+def _margin(margin: Mapping[str, Any]) -> str:
+    told_ones = [
+        f"{label} {'−' if margin[name] < 0 else ''}{told(abs(margin[name]), unit)}"
+        for name, (label, unit) in MARGINS.items()
+        if margin.get(name) is not None
+    ]
+    return ", ".join(told_ones)
+
+
+def _headline(m: Mapping[str, Any]) -> Table:
+    throttled = " (throttled)" if m["throttled"] else ""
+    supplied = f"{told(m['all_in_power_w'], 'W')}; {told(m['provisioned_power_w'], 'W')}"
+    pairs = [
+        ("TPOT", "tpot_s", "s", "tokens/s", "tokens_per_s", "token/s"),
+        (
+            "tokens/s per user", "tokens_per_s_per_user", "token/s",
+            "tokens/s per chip", "tokens_per_s_per_chip", "token/s",
+        ),
+        (
+            "tokens/s per MW provisioned", "tokens_per_s_per_megawatt", "token/s",
+            "per MW drawn", "tokens_per_s_per_megawatt_drawn", "token/s",
+        ),
+        ("energy per token", "energy_per_token_j", "J", "$ per million tokens", "dollars_per_million_tokens", "1"),
+        ("network per chip, peak", "network_peak_bytes_per_s", "B/s", "mean", "network_mean_bytes_per_s", "B/s"),
+    ]  # fmt: skip
+    drawn = Table(box=SIMPLE, show_header=False, pad_edge=False)
+    for justify in ("left", "right", "left", "right"):
+        drawn.add_column(justify=justify)
+    for left, name, unit, right, other, other_unit in pairs:
+        drawn.add_row(left, told(m[name], unit), right, told(m[other], other_unit))
+    drawn.add_row("board power per chip", told(m["board_power_w"], "W") + throttled, "all-in; provisioned", supplied)
+    return drawn
+
+
+def _memory(memory: Mapping[str, float]) -> Table:
+    capacity = memory["capacity_bytes"]
+    parts = [(name.removesuffix("_bytes"), value) for name, value in memory.items() if name != "capacity_bytes"]
+    used = sum(value for name, value in parts if name != "slack")
+    rows = [(name, told(value, "B"), f"{value / capacity:.1%}") for name, value in parts if value > 0]
+    rows.append(("used, of " + told(capacity, "B"), told(used, "B"), f"{used / capacity:.1%}"))
+    return table("Memory of the fullest chip", ("", "bytes", "of capacity"), rows)
+
+
+def _operations(result: Mapping[str, Any]) -> Table:
+    operations = result["operations"]
+    whole = result["metrics"]["pass_s"]
+    lanes = [lane for lane in LANES if any(op["lane_time_s"].get(lane) for op in operations)]
+    hides = any(op["hidden_s"] for op in operations)
+    columns = ["operation", "bound by", "layers", "µs", "share", *(lane.replace("_", "-") for lane in lanes), "latency"]
+    rows: list[list[Cell]] = []
+    for op in sorted(operations, key=lambda op: -op["time_s"]):
+        row: list[Cell] = [op["name"], op["bound_by"].replace("_", "-"), f"{op['layers']:g}"]
+        row.append(microseconds(op["time_s"]))
+        row.append(f"{op['time_s'] / whole:.1%}" if whole else None)
+        row += [microseconds(op["lane_time_s"].get(lane)) for lane in lanes]
+        row.append(microseconds(op["latency_s"]))
+        rows.append(row + ([microseconds(op["hidden_s"])] if hides else []))
+    drawn = table(
+        "Operations, µs per pass over all their layers", [*columns, *(["hidden"] if hides else [])], rows, left=2
+    )
+    blank = [""] * (len(lanes) + 1 + hides)
+    drawn.add_row("pass", "", "", microseconds(whole), "", *blank, style="bold")
+    return drawn
+
+
+def frontier(results: Sequence[Mapping[str, Any]], out: Console | None = None) -> None:
+    """Draw a Pareto frontier, fastest for the user first."""
+    out = out or console()
+    if not results:
+        out.print("no feasible mapping")
+        return
+    first = results[0]
+    rows = []
+    for r in sorted(results, key=lambda r: r["metrics"]["tpot_s"] or r["metrics"]["ttft_s"] or 0.0):
+        m, words = r["metrics"], mapping_words(r["mapping"])
+        rows.append(
+            (
+                words, r["limited_by"], f"{r['request']['batch']:.4g}", told(m["tpot_s"], "s", 3),
+                told(m["tokens_per_s_per_user"], "token/s"), told(m["tokens_per_s_per_chip"], "token/s"),
+                told(m["tokens_per_s_per_megawatt"], "token/s"), told(m["memory_per_chip_bytes"], "B", 3),
+            )
+        )  # fmt: skip
+    title = f"{first['model']} {first['phase']} at {first['request']['context']:,.0f} tokens on {first['arch']}"
+    columns = ("mapping", "limited by", "batch", "TPOT", "tok/s/user", "tok/s/chip", "tok/s/MW", "memory")
+    out.print(table(title, columns, rows, left=2))
+    out.print(f"{TPOT_DEFINITION}; output tokens; MW as provisioned")
+    warnings(dict.fromkeys(line for r in results for line in r.get("warnings") or ()), out)

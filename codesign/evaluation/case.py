@@ -1,0 +1,161 @@
+"""A request made ready: names become a machine, a model, precisions, kernel constants and the mappings to try."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from codesign import catalog
+from codesign.catalog.build import machine_of
+from codesign.errors import CodesignError
+from codesign.execution import Execution, ideal
+from codesign.lanes import FAMILIES, TENSOR_DTYPES
+from codesign.machine import Machine
+from codesign.mapping import Mapping, enumerate_mappings
+from codesign.model import Model, model_of
+from codesign.precision import ARITHMETIC, BYTES, WEIGHT_CLASSES, Precision
+
+#: Classes that ``--weights DTYPE`` leaves as the model file has them.
+KEPT_CLASSES = ("routed", "router", "embedding", "drafter")
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """Mapping flags; None is searched."""
+
+    chips: int | None = None
+    pp: int | None = None
+    tp: int | None = None
+    dp: int | None = None
+    ep: int | None = None
+    attention_split: str | None = None
+    microbatches: int | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """Everything that an evaluation needs, loaded and checked.
+
+    Attributes:
+        arch, model_name: canonical names of the catalog.
+        system: the loaded system, for provenance.
+        machine, model, execution, precision: of the physics.
+        dtypes: dtype name per tensor class, as evaluated.
+        max_chips: that the system offers.
+    """
+
+    arch: str
+    model_name: str
+    system: Any
+    machine: Machine
+    model: Model
+    execution: Execution
+    precision: Precision
+    dtypes: dict[str, str]
+    max_chips: int
+    notes: tuple[str, ...] = field(default=())
+
+    def mappings(self, degrees: Degrees) -> Mapping:
+        """All legal mappings within the given degrees, stacked; raises `CodesignError` where there is none."""
+        given = degrees.__dict__
+        return enumerate_mappings(
+            self.model, self.max_chips, **given, max_domain_tp=int(float(self.machine.scale_up_domain))
+        )
+
+
+def execution_of(measurement: Any) -> Execution:
+    """Kernel constants from ``arch/measurements/execution.toml`` (keys as the fields of `Execution`)."""
+    si = measurement.si
+    return Execution(
+        memory={f: si(f"memory_{f}") for f in FAMILIES},
+        tensor={d: si(f"tensor_{d}") for d in TENSOR_DTYPES},
+        rows_half={d: si(f"rows_half_{d}") for d in TENSOR_DTYPES},
+        attention_tensor=si("attention_tensor"),
+        vector=si("vector"),
+        scale_up=si("scale_up"),
+        scale_out=si("scale_out"),
+        overlap_p={f: si(f"overlap_p_{f}") for f in FAMILIES},
+        setup=si("setup"),
+        overlap=si("overlap"),
+    )
+
+
+def _dtype(name: str, key: str) -> str:
+    if name not in BYTES:
+        raise CodesignError(f"unknown dtype {name!r}", key=key, allowed=", ".join(BYTES))
+    return name
+
+
+def dtypes_of(
+    model: Model, weights: str | None = None, kv_dtype: str | None = None, attention_dtype: str | None = None
+) -> dict[str, str]:
+    """Dtype per tensor class: the model file's, with the precision flags applied.
+
+    ``weights`` is a dtype for every class but `KEPT_CLASSES`, or ``class=dtype,class=dtype``; activations follow a
+    dtype given for all, so that FP8 weights multiply at the FP8 rate.
+    """
+    names = dict(model.dtypes)
+    if weights and weights != "published":
+        if "=" in weights:
+            for part in weights.split(","):
+                kind, _, dtype = part.partition("=")
+                if kind.strip() not in WEIGHT_CLASSES + ("activation", "expert_activation"):
+                    raise CodesignError(
+                        f"unknown tensor class {kind.strip()!r}", key="--weights", allowed=", ".join(WEIGHT_CLASSES)
+                    )
+                names[kind.strip()] = _dtype(dtype.strip(), "--weights")
+        else:
+            _dtype(weights, "--weights")
+            names |= dict.fromkeys((c for c in WEIGHT_CLASSES if c not in KEPT_CLASSES), weights)
+            names["activation"] = "bf16" if ARITHMETIC[weights] == "bf16" else "fp8"
+    if kv_dtype:
+        names["kv"] = _dtype(kv_dtype, "--kv-dtype")
+    if attention_dtype:
+        if _dtype(attention_dtype, "--attention-dtype") not in ("bf16", "fp8"):
+            raise CodesignError(f"no attention scan in {attention_dtype!r}", key="--attention-dtype", allowed="bf16, fp8")
+        names["attention_math"] = attention_dtype
+    return names
+
+
+def load_case(
+    arch: str,
+    model: str,
+    *,
+    weights: str | None = None,
+    kv_dtype: str | None = None,
+    attention_dtype: str | None = None,
+    use_ideal: bool = False,
+    overrides: Sequence[str] = (),
+    workspace: str | Path | None = None,
+) -> Case:
+    """Load a machine and a model by name.
+
+    Raises:
+        CodesignError: unknown name, damaged file, wrong unit, unknown dtype or override.
+    """
+    changed = catalog.parse_overrides(overrides)
+    system = catalog.load_system(arch, workspace, overrides=changed)
+    loaded = catalog.load_model_file(model, workspace, overrides=changed)
+    structure = model_of(loaded)
+    names = dtypes_of(structure, weights, kv_dtype, attention_dtype)
+    if use_ideal:
+        execution = ideal()
+    else:
+        execution = execution_of(catalog.load_measurement("execution", workspace, overrides=changed))
+    return Case(
+        arch=system.system.name,
+        model_name=structure.name,
+        system=system,
+        machine=machine_of(system),
+        model=structure,
+        execution=execution,
+        precision=Precision.from_names(names),
+        dtypes=names,
+        max_chips=int(system.system.max_chips.si),
+    )
+
+
+def with_dtypes(case: Case, **flags: str | None) -> Case:
+    """The same case in other precisions."""
+    names = dtypes_of(case.model, **flags)
+    return replace(case, precision=Precision.from_names(names), dtypes=names)

@@ -1,0 +1,200 @@
+"""An evaluation as a value and as the JSON of ``codesign evaluate`` (schema ``codesign.evaluation/1``)."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from codesign.evaluation.case import Case
+from codesign.evaluation.operations import LANE_WORDS, binding, operations
+from codesign.lanes import TENSOR_DTYPES
+from codesign.layers.moe import MoE
+from codesign.mapping import Mapping
+from codesign.objective.decode import Decode, Load
+from codesign.routing import expected_distinct, fullest_rank_distinct, routing_law
+
+SCHEMA = "codesign.evaluation/1"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One request answered.
+
+    Attributes:
+        document: the JSON contract as a dict, SI units.
+    """
+
+    document: dict[str, Any] = field(repr=False)
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the target and the memory are met."""
+        return self.document["feasible"]
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Metrics by name, SI units."""
+        return self.document["metrics"]
+
+    @property
+    def mapping(self) -> dict[str, Any]:
+        """Degrees of the mapping."""
+        return self.document["mapping"]
+
+    @property
+    def operations(self) -> list[dict[str, Any]]:
+        """Rows of the pass."""
+        return self.document["operations"]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the reader should know before relying on it."""
+        return self.document["warnings"]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of schema ``codesign.evaluation/1``."""
+        return self.document
+
+    def __repr__(self) -> str:
+        d, m = self.document, self.document["metrics"]
+        return (
+            f"Evaluation({d['model']} on {d['arch']}, TPOT {m['tpot_s'] * 1e3:.3g} ms, "
+            f"{m['tokens_per_s_per_megawatt']:,.0f} tokens/s/MW, limited by {d['limited_by']})"
+        )
+
+
+def mapping_document(mapping: Mapping) -> dict[str, Any]:
+    """Degrees of one mapping as the JSON names them."""
+    pp, tp, dp, ep = (round(float(x)) for x in (mapping.pp, mapping.tp, mapping.dp, mapping.ep))
+    return {
+        "chips": pp * tp * dp, "pp": pp, "tp": tp, "dp": dp, "ep": ep, "moe_tp": tp * dp // ep,
+        "attention_split": "context" if float(mapping.context_split) > 0.5 else "heads",
+        "microbatches": round(float(mapping.microbatches)), "chunk": None,
+    }  # fmt: skip
+
+
+def metrics_document(found: Decode, load: Load) -> dict[str, Any]:
+    """Metrics of a decode pass under their contract names."""
+    f = {k: float(np.asarray(v)) for k, v in found._asdict().items() if k != "memory"}
+    return {
+        "tpot_s": f["tpot_s"], "ttft_s": None, "pass_s": f["pass_s"], "accepted_tokens_per_pass": f["accepted"],
+        "tokens_per_s": f["tokens_per_s"], "context_tokens_per_s": None,
+        "tokens_per_s_per_chip": f["tokens_per_s_per_chip"], "tokens_per_s_per_user": f["tokens_per_s_per_user"],
+        "tokens_per_s_per_megawatt": f["tokens_per_s_per_megawatt"],
+        "tokens_per_s_per_megawatt_drawn": f["tokens_per_s_per_megawatt_drawn"],
+        "energy_per_token_j": f["energy_per_token_j"],
+        "energy_per_query_j": f["energy_per_token_j"] * float(np.asarray(load.output)),
+        "dollars_per_million_tokens": f["dollars_per_million_tokens"],
+        "board_power_w": f["board_power_w"], "all_in_power_w": f["all_in_power_w"],
+        "provisioned_power_w": f["provisioned_power_w"], "throttled": f["throttled"] > 0.5,
+        "slowdown": f["slowdown"],
+        "memory_per_chip_bytes": float(np.asarray(found.memory.total)) - float(np.asarray(found.memory.slack)),
+        "network_peak_bytes_per_s": f["network_peak"], "network_mean_bytes_per_s": f["network_mean"],
+        "prefill_share": 0.0,
+    }  # fmt: skip
+
+
+def memory_document(found: Decode) -> dict[str, float]:
+    """Bytes per chip, part by part."""
+    m = {k: float(np.asarray(v)) for k, v in found.memory._asdict().items()}
+    slack = m["capacity"] - (m["weights"] + m["kv"] + m["state"] + m["buffer"] + m["working"])
+    return {
+        "weights_bytes": m["weights"], "kv_bytes": m["kv"], "state_bytes": m["state"], "buffer_bytes": m["buffer"],
+        "working_bytes": m["working"], "slack_bytes": slack, "capacity_bytes": m["capacity"],
+    }  # fmt: skip
+
+
+def rates_document(case: Case) -> dict[str, float]:
+    """Peak rates per lane; tensor rates by dtype."""
+    m = case.machine
+    return {
+        "memory": float(m.memory_bandwidth),
+        **{f"tensor.{d}": float(getattr(m, f"tensor_{d}")) for d in TENSOR_DTYPES},
+        "vector": float(m.vector_rate), "scale_up": float(m.scale_up_bandwidth),
+        "scale_out": float(m.scale_out_bandwidth),
+    }  # fmt: skip
+
+
+def energies_document(case: Case) -> dict[str, float]:
+    """Joules per unit of work of each lane, at board level, and static watts."""
+    m = case.machine
+    return {
+        "memory": float(m.memory_energy),
+        **{f"tensor.{d}": float(getattr(m, f"tensor_{d}_energy")) for d in TENSOR_DTYPES},
+        "vector": float(m.vector_energy), "scale_up": float(m.scale_up_energy),
+        "scale_out": float(m.scale_out_energy), "static_w": float(m.static_power),
+    }  # fmt: skip
+
+
+def execution_document(case: Case) -> dict[str, Any]:
+    """Which constants turned work into time."""
+    e = case.execution
+    told = {k: float(v) for k, v in e.overlap_p.items()}
+    return {
+        "calibrated": e.calibrated, "ideal": e.hard, "p": dict.fromkeys(told) if e.hard else told,
+        "overlap": float(e.overlap), "setup": float(e.setup),
+        "memory_efficiency": {k: float(v) for k, v in e.memory.items()},
+        "tensor_efficiency": {k: float(v) for k, v in e.tensor.items()},
+        "rows_half": {k: float(v) for k, v in e.rows_half.items()},
+        "attention_tensor_efficiency": float(e.attention_tensor), "vector_efficiency": float(e.vector),
+        "scale_up_efficiency": float(e.scale_up), "scale_out_efficiency": float(e.scale_out),
+    }  # fmt: skip
+
+
+def counts_document(case: Case, mapping: Mapping, load: Load) -> dict[str, Any]:
+    """Counts of the model and of its routing at this batch."""
+    counts = case.model.counts(case.dtypes)
+    moe = next((layer for _, layer in case.model.blocks if isinstance(layer, MoE)), None)
+    new = 1.0 + float(load.drafts)
+    bank = float(load.batch) * new * float(mapping.dp)
+    found: dict[str, Any] = {
+        "total_parameters": counts.total_parameters, "active_parameters": counts.active_parameters,
+        "weight_bytes": counts.weight_bytes, "kv_bytes_per_token": counts.kv_bytes_per_token,
+        "window_bytes_per_sequence": counts.window_bytes_per_sequence,
+        "state_bytes_per_sequence": counts.state_bytes_per_sequence,
+        "distinct_experts_per_layer": None, "distinct_experts_per_rank_mean": None,
+        "distinct_experts_fullest_rank": None, "routed_assignments_per_layer": None, "routing": None,
+    }  # fmt: skip
+    if moe is not None:
+        e, k, skew, ep = moe.experts, moe.top_k, float(load.skew), float(mapping.ep)
+        law: Any = skew if skew else 0.0
+        distinct = float(expected_distinct(bank, e, k, law))
+        found |= {
+            "distinct_experts_per_layer": distinct, "distinct_experts_per_rank_mean": distinct / ep,
+            "distinct_experts_fullest_rank": float(fullest_rank_distinct(bank, e, k, ep, law)),
+            "routed_assignments_per_layer": bank * k, "routing": routing_law(skew),
+        }  # fmt: skip
+    return found
+
+
+def limited_by(rows: list[dict[str, Any]], stopped: str) -> str:
+    """What a user would improve first: the lane that binds most of the pass, and what stops a larger batch."""
+    shares = binding(rows)
+    lane = max(shares, key=lambda x: shares[x])
+    return LANE_WORDS[lane] + (f"; batch by {stopped}" if stopped else "")
+
+
+def evaluation_document(
+    case: Case, mapping: Mapping, load: Load, found: Decode, *, feasible: bool, tpot: float | None, stopped: str,
+    margin: dict[str, Any], warnings: list[str],
+) -> Evaluation:
+    """Put one answer together."""
+    from codesign.catalog import kinds_used
+
+    rows = operations(case, mapping, load)
+    return Evaluation(
+        {
+            "schema": SCHEMA, "arch": case.arch, "model": case.model_name, "phase": "decode", "feasible": feasible,
+            "limited_by": limited_by(rows, stopped), "margin": margin,
+            "request": {
+                "context": float(load.context), "new": 1.0 + float(load.drafts), "batch": float(load.batch),
+                "drafts": round(float(load.drafts)), "tpot_s": tpot, "output": float(load.output),
+                "skew": float(load.skew),
+            },
+            "mapping": mapping_document(mapping), "precision": case.dtypes,
+            "machine": {"rates": rates_document(case), "energies": energies_document(case)},
+            "execution": execution_document(case), "metrics": metrics_document(found, load),
+            "memory": memory_document(found), "operations": rows, "binding": binding(rows),
+            "counts": counts_document(case, mapping, load), "rests_on": kinds_used(case.system), "warnings": warnings,
+        }
+    )  # fmt: skip

@@ -1,0 +1,25 @@
+"""A case's machine at many mappings: `codesign.objective.compiled` with one machine for all points."""
+
+from typing import Any
+
+import numpy as np
+
+from codesign.evaluation.case import Case
+from codesign.mapping import Mapping
+from codesign.objective.batch import Batch
+from codesign.objective.compiled import decode_points, leaves, solve_points
+from codesign.objective.decode import Decode, Load
+
+__all__ = ["decode_all", "leaves", "solve"]
+
+
+def solve(case: Case, mappings: Mapping, load: Load, tpot: Any, least: Any = 1.0, most: Any = np.inf) -> Batch:
+    """The largest admissible batch of each mapping, (n,); see `solve_points`."""
+    return solve_points(
+        case.model, case.execution, case.precision, case.machine, mappings, load, tpot, least, most
+    )
+
+
+def decode_all(case: Case, mappings: Mapping, load: Load) -> Decode:
+    """Each mapping at its own load, (n,); see `decode_points`."""
+    return decode_points(case.model, case.execution, case.precision, case.machine, mappings, load)

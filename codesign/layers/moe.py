@@ -1,0 +1,148 @@
+"""A mixture of experts: router, sort, dispatch, routed experts, combine, shared experts; latent width optional.
+
+Where one TP group holds the bank (``dp = 1``) every rank already has every token: nothing is dispatched and the
+combine is the layer's all-reduce.  Otherwise the ranks of an instance share out its tokens, send each once to every
+rank that holds one of its experts, and gather after.  The pass waits for the fullest rank: its routes and its distinct
+experts are expectations from `codesign.routing`.  A latent mixture projects to ``width`` before dispatch and back
+after combine; these two projections are kept whole on every chip.  Left out here: capacity factors and copies.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+import jax.numpy as jnp
+
+from codesign.fabric import all_reduce, all_to_all
+from codesign.lanes import Number, Row
+from codesign.layers.base import Step, Weights, gemm
+from codesign.routing import expected_ranks_grouped, fullest_rank_distinct, fullest_rank_routes
+
+
+@dataclass(frozen=True)
+class MoE:
+    """Structure of a routed feed-forward layer.
+
+    Attributes:
+        experts: routed experts E.
+        top_k: experts a token visits.
+        inner: inner width of one expert.
+        width: width of an expert's input and output; None for the residual width, less for a latent mixture.
+        gated: three matrices per expert, else two.
+        shared_inner: inner width of all shared experts together (full residual width), 0 for none.
+        groups, top_groups: experts come in groups of which a token may visit ``top_groups``.
+        router_bias: one correction bias per expert.
+        latent_norm: a norm of ``width`` between combine and the projection back.
+        bias: biases in the experts.
+        norms: norms around the layer, in units of the residual width.
+    """
+
+    experts: int
+    top_k: int
+    inner: int
+    width: int | None = None
+    gated: bool = True
+    shared_inner: int = 0
+    groups: int = 1
+    top_groups: int = 1
+    router_bias: bool = False
+    latent_norm: bool = False
+    bias: bool = False
+    norms: int = 1
+
+    def expert_width(self, hidden: int) -> int:
+        """Width of what is dispatched."""
+        return self.width or hidden
+
+    def expert_parameters(self, hidden: int) -> int:
+        """Parameters of one routed expert."""
+        width = self.expert_width(hidden)
+        bias = (2 if self.gated else 1) * self.inner + width if self.bias else 0
+        return (3 if self.gated else 2) * width * self.inner + bias
+
+    def weights(self, hidden: int) -> tuple[Weights, ...]:
+        one = self.expert_parameters(hidden)
+        router = hidden * self.experts + (self.experts if self.router_bias else 0)
+        norms = self.norms * hidden + (self.width if self.width and self.latent_norm else 0)
+        found = [
+            Weights("routed", self.experts * one, self.top_k * one, "experts", self.experts),
+            Weights("router", router, router, "copy"),
+            Weights("attention", norms, norms, "copy"),
+        ]
+        if self.shared_inner:
+            shared = (3 if self.gated else 2) * hidden * self.shared_inner
+            found.append(Weights("shared", shared, shared))
+        if self.width:
+            latent = 2 * hidden * self.width
+            found.append(Weights("latent", latent, latent, "copy"))
+        return tuple(found)
+
+    def cache_elements(self) -> float:
+        return 0.0
+
+    def window_elements(self) -> float:
+        return 0.0
+
+    def state_elements(self) -> tuple[float, float]:
+        return 0.0, 0.0
+
+    def cache_share(self, step: Step) -> Number:
+        return 0.0
+
+    def destinations(self, step: Step) -> Number:
+        """Other chips that one token is sent to: ``D (EP moe_tp - 1)/EP``, D the expected distinct ranks."""
+        ranks = expected_ranks_grouped(self.experts, self.top_k, step.ep, self.groups, self.top_groups)
+        return ranks * (step.ep * step.moe_tp - 1.0) / step.ep
+
+    def rows(self, step: Step, hidden: int) -> list[Row]:
+        p, machine = step.precision, step.machine
+        act = p.bytes["activation"]
+        width = self.expert_width(hidden)
+        here = step.tokens / step.shared_out
+        bank = step.tokens * step.dp
+        spread = jnp.where(step.dp > 1.5, 1.0, 0.0)
+
+        routes = fullest_rank_routes(bank, self.experts, self.top_k, step.ep, step.skew)
+        distinct = fullest_rank_distinct(bank, self.experts, self.top_k, step.ep, step.skew)
+        share = bank * self.top_k / step.ep / routes
+        inner = self.inner / step.moe_tp
+        held = self.expert_parameters(hidden) / step.moe_tp
+        moved = spread * here * self.destinations(step) * width
+        group = jnp.where(step.dp > 1.5, step.ep * step.moe_tp, 1.0)
+
+        rows = [
+            gemm("router", hidden * self.experts, here, hidden, self.experts, "router", step),
+            Row("sort", "elementwise",
+                memory=16.0 * here * self.top_k + 4.0 * routes * width * act,
+                vector=here * self.experts * (machine.exponential_ops + 4.0) + 16.0 * here * self.top_k,
+                launches=2.0, share=share),
+        ]
+        if self.width:
+            rows.append(gemm("latent_down", hidden * width, here, hidden, width, "latent", step))
+        rows += [
+            all_to_all("dispatch", moved * p.bytes["dispatch"], group, machine),
+            Row("experts", "experts",
+                memory=distinct * held * p.bytes["routed"]
+                + routes * (2.0 * width + 2.0 * inner) * p.bytes["expert_activation"],
+                tensor=2.0 * routes * held,
+                dtype=p.math["routed"],
+                rows=routes / distinct,
+                vector=routes * inner * (machine.exponential_ops + 3.0),
+                launches=2.0, share=share),
+            all_to_all("combine", moved * p.bytes["combine"] / share, group, machine)._replace(share=share),
+        ]
+        if self.width:
+            rows.append(gemm("latent_up", hidden * width, here, width, hidden, "latent", step))
+        if self.shared_inner:
+            wide = (3 if self.gated else 2) * self.shared_inner / step.tp
+            rows.append(
+                gemm("shared", hidden * wide, step.tokens, hidden, hidden + wide, "shared", step, launches=2.0)
+                ._replace(beside="all_to_all")
+            )
+        whole = (width + (hidden if self.shared_inner else 0)) if self.width else hidden
+        payload = step.tokens * act * jnp.where(step.dp > 1.5, float(hidden), float(whole))
+        rows.append(all_reduce("all_reduce", payload, step.tp, machine))
+        return rows
+
+    def experts_on_fullest_rank(self, ep: int) -> int:
+        """Experts that the fullest of ``ep`` ranks keeps."""
+        return ceil(self.experts / ep)

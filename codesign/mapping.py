@@ -1,0 +1,165 @@
+"""Mappings as arrays: every legal (PP, TP, instances, EP, attention split, micro-batches) of a machine and a model.
+
+A mapping is a row of numbers, so that thousands are evaluated by one compiled call.  ``chips = pp tp dp``; ``ep``
+divides ``tp dp`` and each expert is split by tensor over ``moe_tp = tp dp / ep``.  The stages of a pipeline enter as a
+table of their distinct compositions (how often each block), made once per depth by `codesign.model.stage_table`.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import gcd
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from codesign.errors import CodesignError
+from codesign.lanes import Number
+from codesign.layers.gqa import GQA
+from codesign.layers.mla import MLA
+from codesign.layers.moe import MoE
+from codesign.model import Model, stage_table
+
+PIPELINES = (1, 2, 3, 4, 6, 8, 12, 16)
+TENSOR_WAYS = (1, 2, 4, 8, 16, 32, 64)
+INSTANCES = (1, 2, 3, 4, 6, 8, 9, 12, 16, 18, 24, 32, 36, 48, 64, 72, 96, 128, 144, 256)
+EXPERT_TENSOR_WAYS = (1, 2, 4, 8)
+
+
+class Mapping(eqx.Module):
+    """How one model lies on the chips of one machine.
+
+    Attributes:
+        pp, tp, dp, ep: pipeline stages, chips per attention instance, instances per stage, expert ranks.
+        context_split: 1 where TP splits the KV scan by context, 0 by heads.
+        microbatches: micro-batches in flight.
+        stages: distinct stage compositions, (compositions, blocks + 1); the last column flags the head.
+    """
+
+    pp: Number
+    tp: Number
+    dp: Number
+    ep: Number
+    context_split: Number
+    microbatches: Number
+    stages: jax.Array | np.ndarray
+
+    @property
+    def chips(self) -> Number:
+        """Chips of the whole mapping."""
+        return self.pp * self.tp * self.dp
+
+
+def _choices(given: int | None, options: Iterable[int]) -> list[int]:
+    return [given] if given is not None else list(options)
+
+
+def tensor_limit(model: Model) -> int:
+    """Most ways that the heads of every attention layer split over TP: their greatest common divisor."""
+    return gcd(*(layer.heads for _, layer in model.blocks if hasattr(layer, "heads")))
+
+
+def legal(model: Model, pp: int, tp: int, dp: int, ep: int) -> str | None:
+    """Why a mapping is impossible, in words; None where it is legal."""
+    if min(pp, tp, dp, ep) < 1:
+        return "every degree is at least 1"
+    if pp > sum(len(group) for group in model.layers):
+        return f"pp {pp} exceeds the model's {sum(len(g) for g in model.layers)} layers"
+    if tensor_limit(model) % tp:
+        return f"tp {tp} does not divide the model's {tensor_limit(model)} heads"
+    try:
+        stage_table(model, pp)
+    except CodesignError as error:
+        return error.problem
+    if (tp * dp) % ep:
+        return f"ep {ep} does not divide tp x dp = {tp * dp}"
+    experts = max((layer.experts for _, layer in model.blocks if isinstance(layer, MoE)), default=1)
+    if ep > experts:
+        return f"ep {ep} exceeds the model's {experts} experts"
+    return None
+
+
+def enumerate_mappings(
+    model: Model,
+    max_chips: int,
+    *,
+    chips: int | None = None,
+    pp: int | None = None,
+    tp: int | None = None,
+    dp: int | None = None,
+    ep: int | None = None,
+    attention_split: str | None = None,
+    microbatches: int | None = None,
+    max_domain_tp: int | None = None,
+) -> Mapping:
+    """All legal mappings within what is given, stacked along the first axis.
+
+    Args:
+        model: structure to place.
+        max_chips: chips that the machine offers.
+        chips, pp, tp, dp, ep, attention_split, microbatches: fixed where given, else searched.
+        max_domain_tp: TP stays inside the scale-up domain of this many chips.
+
+    Raises:
+        CodesignError: nothing legal is left, with the reason of the nearest try.
+    """
+    has_experts = any(isinstance(layer, MoE) for _, layer in model.blocks)
+    splits_context = any(isinstance(layer, GQA | MLA) for _, layer in model.blocks)
+    if attention_split not in (None, "heads", "context"):
+        raise CodesignError(f"unknown split {attention_split!r}", key="--attention-split", allowed="heads, context")
+    found: list[tuple[float, ...]] = []
+    reason = f"no mapping fits {chips or max_chips} chips"
+    for p in _choices(pp, PIPELINES):
+        for t in _choices(tp, TENSOR_WAYS):
+            if tp is None and max_domain_tp is not None and t > max_domain_tp:
+                continue
+            if dp is None and chips is not None:
+                instances = [chips // (p * t)] if chips % (p * t) == 0 else []
+            else:
+                instances = _choices(dp, INSTANCES)
+            for d in instances:
+                n = p * t * d
+                if n > max_chips or (chips is not None and n != chips):
+                    if n > max_chips:
+                        reason = f"pp x tp x dp = {n} chips, the machine offers {max_chips}"
+                    else:
+                        reason = f"pp x tp x dp = {n} is not the {chips} chips asked for"
+                    continue
+                bank = t * d
+                ways = _choices(ep, sorted({bank // m for m in EXPERT_TENSOR_WAYS if bank % m == 0})) if has_experts else _choices(ep, [1])
+                for e in ways:
+                    why = legal(model, p, t, d, e)
+                    if why:
+                        reason = why
+                        continue
+                    splits = [0.0, 1.0] if t > 1 and splits_context else [0.0]
+                    if attention_split is not None:
+                        splits = [1.0 if attention_split == "context" and t > 1 else 0.0]
+                    for s in splits:
+                        found.append((p, t, d, e, s, microbatches or p))
+    if not found:
+        raise CodesignError(reason, key="mapping", allowed="degrees with pp x tp x dp chips, ep dividing tp x dp")
+    return stack(model, found)
+
+
+def stack(model: Model, degrees: Sequence[tuple[float, ...]]) -> Mapping:
+    """Stack tuples (pp, tp, dp, ep, context_split, microbatches) into one Mapping of arrays."""
+    table = np.asarray(degrees, dtype=float)
+    stages = {p: stage_table(model, int(p)) for p in sorted(set(table[:, 0]))}
+    return Mapping(
+        *(table[:, i] for i in range(6)),
+        stages=np.stack([stages[p] for p in table[:, 0]]),
+    )
+
+
+def pad(mapping: Mapping, size: int) -> Mapping:
+    """Repeat the last mapping up to ``size`` rows, so that one compilation serves every machine."""
+    def widen(x: np.ndarray) -> np.ndarray:
+        x = np.asarray(x)
+        return np.concatenate([x, np.repeat(x[-1:], size - len(x), axis=0)]) if len(x) < size else x
+    return jax.tree.map(widen, mapping)
+
+
+def take(stacked: Any, index: Any) -> Any:
+    """One entry, or several, out of any stacked pytree."""
+    return jax.tree.map(lambda x: x[index], stacked)

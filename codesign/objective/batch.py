@@ -1,0 +1,118 @@
+"""The largest batch that meets a target TPOT and fits the memory: a monotone root, evaluated in one loop.
+
+TPOT grows with the batch, so the largest admissible batch is the smaller of two: the one at which memory is full
+(closed form) and the root of ``TPOT(B) = target``.  The root is bracketed and found by the Anderson-Bjorck variant of
+false position with a fixed number of steps; both ends of the bracket and the result are evaluated by the same loop, so
+that the model is compiled once.  Its derivative (implicit function theorem) is taken in `codesign.search.gradient`.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from codesign.execution import Execution
+from codesign.lanes import Number
+from codesign.machine import Machine
+from codesign.mapping import Mapping
+from codesign.model import Model
+from codesign.objective.decode import Decode, Load, decode, step_of
+from codesign.precision import Precision
+from codesign.residency import batch_that_fits, residency
+
+#: Steps of the root finder.
+STEPS = 12
+
+
+class Batch(NamedTuple):
+    """The largest admissible batch of one mapping.
+
+    Attributes:
+        batch: sequences per micro-batch [sequences].
+        by_memory: the batch at which memory is full; below the least batch asked for, nothing fits [sequences].
+        limited_by_time: 1 where the target TPOT limits the batch, 0 where memory or the given ceiling does.
+        late: ``log(TPOT/target)`` at the least batch, where positive: how far the mapping is from the target.
+        full: ``log(bytes/capacity)`` at the least batch, where positive: how far it is from fitting.
+        result: `Decode` at that batch.
+    """
+
+    batch: Number
+    by_memory: Number
+    limited_by_time: Number
+    late: Number
+    full: Number
+    result: Decode
+
+    @property
+    def feasible(self) -> Number:
+        """Whether the mapping serves at all."""
+        return (self.late <= 0.0) & (self.full <= 0.0)
+
+
+def largest_batch(
+    model: Model,
+    machine: Machine,
+    execution: Execution,
+    precision: Precision,
+    mapping: Mapping,
+    load: Load,
+    tpot: Number,
+    least: Number = 1.0,
+    most: Number = jnp.inf,
+    steps: int = STEPS,
+) -> Batch:
+    r"""Solve :math:`\max\{B : T(B) \le T^*,\ M(B) \le C\}` and evaluate there.
+
+    Args:
+        model: structure (static).
+        machine, execution, precision, mapping, load: pytrees of scalars; ``load.batch`` is ignored.
+        tpot: target [s]; infinite where there is none.
+        least, most: bounds on the batch [sequences]; equal where the batch is given.
+        steps: of the root finder (static).
+
+    Returns:
+        `Batch`. Where even ``least`` is too slow or does not fit, the batch is ``least`` and the shortfall positive.
+    """
+    memory = residency(model, step_of(machine, precision, mapping, load), mapping)
+    by_memory = batch_that_fits(memory)
+    low = jnp.asarray(least, dtype=float)
+    high = jnp.maximum(jnp.minimum(by_memory, most), low)
+    goal = jnp.asarray(tpot, dtype=float)
+
+    def at(batch: Number) -> Decode:
+        return decode(model, machine, execution, precision, mapping, eqx.tree_at(lambda x: x.batch, load, batch))
+
+    def body(i: jax.Array, state: tuple) -> tuple:
+        a, fa, b, fb, t_low, t_high, *_ = state
+        secant = b - fb * (b - a) / jnp.where(fb == fa, 1.0, fb - fa)
+        c = jnp.clip(secant, jnp.minimum(a, b), jnp.maximum(a, b))
+        chosen = jnp.where(t_low > goal, low, jnp.where(t_high <= goal, high, b))
+        batch = jnp.where(i == 0, low, jnp.where(i == 1, high, jnp.where(i == steps + 2, chosen, c)))
+        result = at(batch)
+        fc = result.tpot_s - jnp.where(jnp.isfinite(goal), goal, 0.0)
+        t_low, t_high = jnp.where(i == 0, result.tpot_s, t_low), jnp.where(i == 1, result.tpot_s, t_high)
+        crossed = fc * fb < 0.0
+        weight = 1.0 - fc / jnp.where(fb == 0.0, 1.0, fb)
+        shrink = jnp.where(weight > 0.0, weight, 0.5)
+        started = i > 1
+        new_a = jnp.where(started & crossed, b, a)
+        new_fa = jnp.where(i == 0, fc, jnp.where(started, jnp.where(crossed, fb, fa * shrink), fa))
+        new_b = jnp.where(started, c, b)
+        new_fb = jnp.where(i >= 1, fc, fb)
+        return new_a, new_fa, new_b, new_fb, t_low, t_high, batch, result
+
+    zero = jnp.zeros(())
+    blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(at, low))
+    start = (low, zero, high, zero, zero, zero, low, blank)
+    *_, t_low, t_high, batch, result = jax.lax.fori_loop(0, steps + 3, body, start)
+
+    need = (memory.fixed + low * memory.per_sequence) / memory.capacity
+    return Batch(
+        batch=batch,
+        by_memory=by_memory,
+        limited_by_time=jnp.where(t_high > goal, 1.0, 0.0),
+        late=jnp.where(t_low > goal, jnp.log(t_low / goal), 0.0),
+        full=jnp.maximum(jnp.log(need), 0.0),
+        result=result,
+    )

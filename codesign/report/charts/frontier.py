@@ -1,0 +1,116 @@
+"""Tokens/s/MW against TPOT, and the same for one part with its mappings as colour."""
+
+import altair as alt
+
+from codesign.report.charts.base import (
+    CASE, GREY, PART, PER_MEGAWATT, SHOWN, Figure, data, panel, part_colour, part_shape, status_dash,
+)  # fmt: skip
+from codesign.report.data import Tables
+from codesign.report.data.frontier import HEIGHT, domains
+from codesign.report.published import CAPTION
+from codesign.report.style import parts_of
+from codesign.report.summary import Json, items
+
+
+def _tooltip() -> list[alt.Tooltip]:
+    return [
+        alt.Tooltip("label:N", title="part"), alt.Tooltip("status:N"), alt.Tooltip("tpot:Q", title="TPOT [ms]", format=".3~g"),
+        alt.Tooltip("per_user:Q", title="tokens/s/user", format=",.3~g"),
+        alt.Tooltip("value:Q", title=PER_MEGAWATT, format=",.4~g"),
+        alt.Tooltip("per_chip:Q", title="tokens/s/chip", format=",.4~g"),
+        alt.Tooltip("mapping:N"), alt.Tooltip("batch:Q", title="batch per instance", format=".3~g"),
+        alt.Tooltip("target:Q", title="target [ms]", format=".3~g"),
+    ]  # fmt: skip
+
+
+def _axes(summary: Json, tables: Tables) -> tuple[alt.X, alt.X, alt.Y, alt.Scale]:
+    """TPOT below, the same axis read as tokens/s/user above, tokens/s/MW at the side and its scale."""
+    (left, right), (bottom, top) = domains(summary, tables["frontier"])
+    scale = alt.Scale(type="log", domain=[left, right], nice=False)
+    values = sorted(t * 1e3 for t in items(summary, "targets_s")) or None
+    below = alt.X("tpot:Q", scale=scale, title="TPOT [ms]", axis=alt.Axis(values=values, format="~g"))
+    speeds = [1000.0 / s for s in (5, 10, 20, 50, 100, 200, 500, 1000) if left <= 1000.0 / s <= right]
+    above = alt.X(
+        "tpot:Q", scale=scale, title="tokens/s per user",
+        axis=alt.Axis(orient="top", values=speeds, labelExpr="format(1000 / datum.value, ',.0f')", grid=False),
+    )  # fmt: skip
+    heights = alt.Scale(type="log", domain=[bottom, top], nice=False)
+    y = alt.Y("value:Q", scale=heights, title=PER_MEGAWATT, axis=alt.Axis(format="~s", tickCount=6))
+    return below, above, y, heights
+
+
+def frontier_figure(summary: Json, tables: Tables) -> Figure | None:
+    """Every machine's frontier and every technology's optimum, with forecast bands behind them where they belong."""
+    if not tables["frontier"]:
+        return None
+    parts = parts_of(summary)
+    below, above, y, heights = _axes(summary, tables)
+    colour = part_colour(parts)
+    points = alt.Chart(data("frontier")).transform_filter(f"{CASE} && {SHOWN}")
+    curve = points.transform_filter("datum.kind === 'frontier'").encode(x=below, y=y, color=colour, detail="part:N")
+    answer = points.transform_filter("datum.kind === 'target'").encode(x=below, y=y, color=colour, detail="part:N")
+    labels = alt.Chart(data("frontier_labels")).transform_filter(f"{CASE} && {SHOWN} && !narrow").encode(color=colour)
+    place = alt.Y("place:Q", scale=heights, title=PER_MEGAWATT)
+
+    layers: list[alt.Chart] = []
+    band = alt.Chart(data("bands")).transform_filter(CASE)
+    if tables["bands"]:
+        labelled = {p.key: p for p in parts}
+        hues = alt.Scale(
+            domain=[r["title"] for r in tables["bands"]],
+            range=[labelled[str(r["part"])].colour if r["part"] in labelled else GREY for r in tables["bands"]],
+        )
+        fill = alt.Color("title:N", scale=hues, legend=None)
+        height = alt.Y("low:Q", scale=heights, title=PER_MEGAWATT)
+        layers += [
+            band.mark_rect(opacity=0.16).encode(y=height, y2="high:Q", color=fill),
+            band.transform_filter("datum.low === datum.high").mark_rule(strokeDash=[4, 4], opacity=0.8).encode(y=height, color=fill),
+            band.transform_calculate(text="'forecast: ' + datum.title")
+            .mark_text(align="left", dx=6, fontSize=10.5, fontStyle="italic", opacity=0.85)
+            .encode(x=alt.value(0), y=alt.Y("middle:Q", scale=heights, title=PER_MEGAWATT), text="text:N"),
+        ]
+    layers += [
+        curve.mark_line(clip=True, strokeWidth=1.6, opacity=0.9).encode(strokeDash=status_dash(), order="tpot:Q"),
+        curve.mark_point(clip=True, size=14, opacity=0.75).encode(tooltip=_tooltip()),
+        answer.transform_filter("datum.optimum").mark_line(clip=True, strokeWidth=3.2).encode(order="tpot:Q"),
+        answer.mark_point(clip=True, size=70).encode(shape=part_shape(parts), tooltip=_tooltip()),
+        labels.mark_rule(strokeWidth=0.8, opacity=0.6).encode(
+            x=below, y=alt.Y("value:Q", scale=heights, title=PER_MEGAWATT), x2=alt.value("width"), y2="place:Q"),
+        labels.mark_text(align="left", dx=5).encode(x=alt.value("width"), y=place, text="label:N"),
+        points.mark_point(opacity=0, size=1).encode(x=above, y=y),
+    ]  # fmt: skip
+    chart = alt.layer(*layers).resolve_axis(x="independent").resolve_scale(color="independent" if tables["bands"] else "shared")
+    note = f" Shaded bands: {CAPTION}." if tables["bands"] else ""
+    return Figure(
+        name="frontier",
+        title="Tokens/s per megawatt against time per token",
+        caption="Both axes logarithmic, the same for every context and precision. Thick lines with diamonds are the optimum of "
+        "each technology at each target (a different machine at every point); thin lines are frontiers over mappings and batch "
+        "of parts that exist (solid), are announced (dashed) or are hypothetical (dotted), with larger marks at the targets. "
+        "Hover a point for its mapping and batch." + note,
+        panels=(panel(chart, HEIGHT),),
+    )
+
+
+def mapping_figure(summary: Json, tables: Tables) -> Figure | None:
+    """One part's frontier, coloured by pipeline and tensor degree."""
+    if not tables["frontier"]:
+        return None
+    below, above, y, _ = _axes(summary, tables)
+    degrees = sorted({str(r["degrees"]) for r in tables["frontier"] if r["degrees"]})
+    base = alt.Chart(data("frontier")).transform_filter(f"{CASE} && {PART}")
+    colour = alt.Color("degrees:N", title="mapping", sort=degrees, scale=alt.Scale(scheme="tableau10"),
+                       legend=alt.Legend(orient="bottom", columns=6))  # fmt: skip
+    chart = alt.layer(
+        base.mark_line(clip=True, opacity=0.35).encode(x=below, y=y, order="tpot:Q", color=alt.value(GREY)),
+        base.mark_point(clip=True, size=70).encode(x=below, y=y, color=colour, tooltip=_tooltip()),
+        base.mark_point(opacity=0, size=1).encode(x=above, y=y),
+    ).resolve_axis(x="independent")
+    return Figure(
+        name="mappings",
+        title="Which mapping is best where",
+        caption="The frontier of the chosen part, coloured by its pipeline (PP) and tensor (TP) degrees; experts and instances "
+        "are in the tooltip.",
+        panels=(panel(chart, 300),),
+        scope="part",
+    )

@@ -1,0 +1,158 @@
+"""Where a token's time and energy go: waterfall by operation, one layer lane by lane, energy by operation."""
+
+import altair as alt
+
+from codesign.report.charts.base import PART, PROBLEM, Figure, data, lane_colour, panel
+from codesign.report.data import Tables
+from codesign.report.data.operations import OTHERS
+from codesign.report.style import LANE_COLOURS, LANE_NAMES
+from codesign.report.summary import Json
+
+_HERE = f"{PROBLEM} && {PART}"
+_LANES = ("memory", "tensor", "vector", "scale_up", "scale_out", "latency")
+
+#: Data name of a lane to what it is called, as a Vega expression over ``datum.key``.
+_LANE_NAME = "datum.key === 'scale_up' ? 'scale-up' : datum.key === 'scale_out' ? 'scale-out' : datum.key"
+
+
+def _y(**options: object) -> alt.Y:
+    return alt.Y("name:N", sort=alt.EncodingSortField(field="order", op="min"), title=None,
+                 axis=alt.Axis(ticks=False, domain=False, grid=False), **options)  # fmt: skip
+
+
+def waterfall_figure(_: Json, tables: Tables) -> Figure | None:
+    """The pass as a staircase of its operations, and how long each lane is busy in it."""
+    if not tables["operations"]:
+        return None
+    steps = (
+        alt.Chart(data("operations"))
+        .transform_filter(f"{_HERE} && datum.time > 0")
+        .transform_calculate(exposed="datum.time - datum.hidden")
+        .transform_window(end="sum(exposed)", sort=[alt.SortField("order")], frame=[None, 0])
+        .transform_joinaggregate(whole="sum(exposed)")
+        .transform_calculate(
+            start="datum.end - datum.exposed",
+            middle="datum.end - min(datum.latency, datum.exposed)",
+            behind="datum.end + datum.hidden",
+            text="format(datum.exposed * 1000, ',.3~r') + ' µs, ' + format(datum.exposed / datum.whole, '.1%')",
+            after="datum.end < 0.72 * datum.whole",
+        )
+    )
+    lane = lane_colour()
+    scale = alt.Scale(domain=list(LANE_COLOURS), range=list(LANE_COLOURS.values()))
+    tooltip = [
+        alt.Tooltip("name:N", title="operation"), alt.Tooltip("layers:Q"), alt.Tooltip("bound:N", title="bound by"),
+        alt.Tooltip("dtype:N"), alt.Tooltip("text:N", title="exposed"), alt.Tooltip("hidden:Q", title="hidden [ms]", format=".3~g"),
+        alt.Tooltip("latency:Q", title="latency [ms]", format=".3~g"),
+        *(alt.Tooltip(f"{k}:Q", title=f"{LANE_NAMES[k]} [ms]", format=".3~g") for k in _LANES[:5]),
+    ]  # fmt: skip
+    x = alt.X("start:Q", title="time of one pass [ms]", axis=alt.Axis(tickCount=6), scale=alt.Scale(nice=False, padding=2))
+    chart = alt.layer(
+        steps.mark_bar().encode(x=x, x2="middle:Q", y=_y(), color=lane, tooltip=tooltip),
+        steps.transform_calculate(floor="'latency'").mark_bar().encode(
+            x="middle:Q", x2="end:Q", y=_y(), color=alt.Color("floor:N", scale=scale), tooltip=tooltip),
+        steps.transform_filter("datum.hidden > 0").mark_bar(fillOpacity=0.12, strokeDash=[3, 2], strokeWidth=1).encode(
+            x="end:Q", x2="behind:Q", y=_y(), color=lane, stroke=alt.Stroke("bound:N", scale=scale, legend=None)),
+        steps.transform_filter("datum.after").mark_text(align="left", dx=5).encode(x="behind:Q", y=_y(), text="text:N"),
+        steps.transform_filter("!datum.after").mark_text(align="right", dx=-5).encode(x="start:Q", y=_y(), text="text:N"),
+    )  # fmt: skip
+    busy = (
+        alt.Chart(data("operations"))
+        .transform_filter(f"{_HERE} && datum.time > 0")
+        .transform_calculate(exposed="datum.time - datum.hidden")
+        .transform_joinaggregate(whole="sum(exposed)")
+        .transform_fold(list(_LANES))
+        .transform_aggregate(total="sum(value)", whole="max(whole)", groupby=["key"])
+        .transform_calculate(lane=_LANE_NAME, share="datum.total / datum.whole")
+    )
+    order = [LANE_NAMES[k] for k in _LANES]
+    y = alt.Y("lane:N", sort=order, title=None, axis=alt.Axis(ticks=False, domain=False, grid=False))
+    share = alt.X("share:Q", title="busy share of the pass", axis=alt.Axis(format="%", tickCount=6), scale=alt.Scale(padding=2))
+    hue = alt.Color("lane:N", scale=scale, legend=None)
+    lanes = alt.layer(
+        busy.mark_bar().encode(x=share, y=y, color=hue),
+        busy.mark_text(align="left", dx=4).encode(x=share, y=y, text=alt.Text("share:Q", format=".1%")),
+    )
+    return Figure(
+        name="waterfall",
+        title="Where a token's time goes",
+        caption="Operations of a pass on the fullest chip, each over all its layers, in the order of the model; colour says which "
+        "lane binds, grey is latency that no rate shortens, a dashed box is time hidden behind other operations. The steps end at "
+        "TPOT (times the tokens accepted per pass). Optima are shown before rounding.",
+        panels=(panel(chart, alt.Step(22)), panel(lanes, alt.Step(22), "How busy each lane is")),
+        scope="part",
+    )
+
+
+def timeline_figure(_: Json, tables: Tables) -> Figure | None:
+    """One layer of each kind, lane by lane, in microseconds."""
+    if not tables["operations"]:
+        return None
+    order = [LANE_NAMES[k] for k in _LANES]
+    bars = (
+        alt.Chart(data("operations"))
+        .transform_filter(f"{_HERE} && datum.time > 0 && indexof(datum.name, '.') > 0")
+        .transform_calculate(one="datum.time / datum.layers * 1000")
+        .transform_window(end="sum(one)", sort=[alt.SortField("order")], frame=[None, 0])
+        .transform_fold(list(_LANES))
+        .transform_filter("datum.value > 0")
+        .transform_calculate(
+            lane=_LANE_NAME,
+            length="datum.value / datum.layers * 1000",
+            start="datum.key === 'latency' ? datum.end - datum.length : datum.end - datum.one",
+            stop="datum.start + datum.length",
+            block="split(datum.name, '.')[0]",
+        )
+    )
+    scale = alt.Scale(domain=list(LANE_COLOURS), range=list(LANE_COLOURS.values()))
+    y = alt.Y("lane:N", sort=order, scale=alt.Scale(domain=order), title=None, axis=alt.Axis(ticks=False, domain=False, grid=False))
+    tooltip = [
+        alt.Tooltip("name:N", title="operation"), alt.Tooltip("lane:N"), alt.Tooltip("length:Q", title="on this lane [µs]", format=".3~g"),
+        alt.Tooltip("one:Q", title="operation [µs]", format=".3~g"), alt.Tooltip("layers:Q"),
+    ]  # fmt: skip
+    chart = alt.layer(
+        bars.mark_rule(opacity=0.12).encode(x="end:Q"),
+        bars.mark_bar(height=16, stroke="white", strokeWidth=0.5).encode(
+            x=alt.X("start:Q", title="time within one layer of each kind [µs]", scale=alt.Scale(nice=False)), x2="stop:Q", y=y,
+            color=alt.Color("lane:N", scale=scale, legend=None), tooltip=tooltip),
+    )  # fmt: skip
+    return Figure(
+        name="timeline",
+        title="One layer of each kind, lane by lane",
+        caption="Operations follow one another from left to right, one layer of each kind of block; faint lines part them. The "
+        f"longest lane of an operation sets its time. “{OTHERS[0].upper() + OTHERS[1:]}” are left out; hover for names.",
+        panels=(panel(chart, alt.Step(26)),),
+        scope="part",
+    )
+
+
+def energy_figure(_: Json, tables: Tables) -> Figure | None:
+    """All-in energy of an output token, by operation."""
+    if not any(r["joules"] for r in tables["operations"]):
+        return None
+    base = (
+        alt.Chart(data("operations"))
+        .transform_filter(f"{_HERE} && isValid(datum.joules) && datum.joules > 0")
+        .transform_joinaggregate(whole="sum(joules)")
+        .transform_calculate(
+            text="format(datum.joules, ',.3~r') + ' J, ' + format(datum.joules / datum.whole, '.1%')",
+            kind="datum.time > 0 ? 'operations' : 'standing'",
+            after="datum.joules < 0.6 * datum.whole",
+        )
+    )
+    y = alt.Y("name:N", sort=alt.EncodingSortField(field="joules", op="sum", order="descending"), title=None,
+              axis=alt.Axis(ticks=False, domain=False, grid=False))  # fmt: skip
+    x = alt.X("joules:Q", title="J per output token, all-in, as drawn", axis=alt.Axis(tickCount=6), scale=alt.Scale(padding=2))
+    colour = alt.Color("kind:N", scale=alt.Scale(domain=["operations", "standing"], range=["#4477aa", "#9a9a9a"]), legend=None)
+    chart = alt.layer(
+        base.mark_bar().encode(x=x, y=y, color=colour),
+        base.mark_text(align="left", dx=4).encode(x=x, y=y, text="text:N"),
+    )
+    return Figure(
+        name="energy",
+        title="Where a token's energy goes",
+        caption="Grey is what stands whether or not tokens flow: static power of the chip, and its share of host, network and cooling.",
+        panels=(panel(chart, alt.Step(22)),),
+        scope="part",
+        basis="Drawn, not provisioned.",
+    )

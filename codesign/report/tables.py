@@ -1,0 +1,139 @@
+"""The tables of the report: which columns they have, how their numbers are written, and who fills them.
+
+A table with a scope is filled by the page from its data, for the chosen case or problem; others are written into the
+page.  All go to CSV with every row, whatever is chosen.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from codesign.report.words import milliseconds, percent, plain
+
+#: How a value is written: ``text``, ``plain`` (3 digits), ``percent``, ``ratio``, ``ms`` (given in ms), ``flag``.
+Kind = str
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: key of its rows, heading, and how its values are written."""
+
+    key: str
+    title: str
+    kind: Kind = "text"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the page.
+
+    Attributes:
+        name: of its data and file. title: caption. columns: in order. scope: ``case``, ``problem`` or empty (static).
+        note: what to know to read it.
+    """
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    scope: str = ""
+    note: str = ""
+
+
+MATRIX = Table(
+    "matrix",
+    "The answer at every target",
+    (
+        Column("target", "target TPOT", "ms"), Column("design", "best mix"), Column("value", "tokens/s/MW", "plain"),
+        Column("range", "range"), Column("machine", "best catalog part"), Column("machine_value", "tokens/s/MW", "plain"),
+        Column("gain", "gain", "ratio"), Column("limited_by", "limited by"), Column("active", "budgets that bind"),
+    ),
+    "case",
+    "The mix is shown in its buildable form where it was found, before rounding else.",
+)  # fmt: skip
+
+RANKING = Table(
+    "answers",
+    "Everything at this target, best first",
+    (
+        Column("label", "part"), Column("value", "tokens/s/MW", "plain"), Column("of_best", "of best", "percent"),
+        Column("per_megawatt_drawn", "per MW drawn", "plain"), Column("tpot", "TPOT", "ms"), Column("per_user", "tokens/s/user", "plain"),
+        Column("per_chip", "tokens/s/chip", "plain"), Column("dollars", "$ per M tokens", "plain"), Column("joules", "J per token", "plain"),
+        Column("provisioned_w", "W provisioned", "plain"), Column("batch", "batch", "plain"), Column("mapping", "mapping"),
+        Column("limited_by", "limited by"), Column("least_tpot", "least TPOT", "ms"), Column("missing", "what is missing"),
+    ),
+    "problem",
+    "Parts that cannot meet the target come last, with the least TPOT that they reach.",
+)  # fmt: skip
+
+MIXES = Table(
+    "mixes",
+    "The mix, relaxed and built",
+    (
+        Column("label", "design"), Column("title", "variable"), Column("value", "optimum", "plain"), Column("built", "built", "plain"),
+        Column("unit", "unit"), Column("low", "lower bound", "plain"), Column("high", "upper bound", "plain"), Column("at", "held by bound"),
+    ),
+    "problem",
+)  # fmt: skip
+
+ROUNDING = Table(
+    "rounding",
+    "Relaxed and buildable, residual, starts",
+    (
+        Column("label", "design"), Column("target", "target TPOT", "ms"), Column("relaxed", "relaxed tokens/s/MW", "plain"),
+        Column("built", "buildable tokens/s/MW", "plain"), Column("loss", "loss", "percent"), Column("kkt", "KKT residual", "plain"),
+        Column("starts_near", "starts within 0.5 %", "plain"), Column("starts", "starts", "plain"), Column("active", "constraints that bind"),
+        Column("limited_by", "limited by"),
+    ),
+    "case",
+)  # fmt: skip
+
+POWER = Table(
+    "power_table",
+    "Power: formula against published ratings",
+    (
+        Column("part", "part"), Column("published_w", "published [W]", "plain"), Column("envelope_w", "formula [W]", "plain"),
+        Column("ratio", "formula / published", "ratio"), Column("fitted", "fitted on it", "flag"), Column("source", "source"),
+    ),
+)  # fmt: skip
+
+CHECKS = Table(
+    "checks",
+    "Published points against the model",
+    (
+        Column("name", "point"), Column("predicted", "predicted", "plain"), Column("published", "published", "plain"),
+        Column("unit", "unit"), Column("ratio", "predicted / published", "ratio"), Column("terms", "which terms make the difference"),
+        Column("source", "source"),
+    ),
+)  # fmt: skip
+
+BANDS = Table(
+    "bands",
+    "Scenario forecast against this study",
+    (
+        Column("title", "machine"), Column("case", "case"), Column("low", "forecast, low", "plain"), Column("high", "forecast, high", "plain"),
+        Column("ours_low", "here, least over targets", "plain"), Column("ours_high", "here, most over targets", "plain"),
+        Column("best_target", "most at target", "ms"), Column("of_band", "most here / middle of band", "ratio"),
+    ),
+)  # fmt: skip
+
+ALL = (MATRIX, RANKING, MIXES, ROUNDING, POWER, CHECKS, BANDS)
+
+
+def cell(value: Any, kind: Kind) -> str:
+    """A value as the page writes it; a dash where there is none."""
+    if value is None or value == "":
+        return "–"
+    if kind == "text":
+        return str(value)
+    if kind == "flag":
+        return "yes" if value else "no"
+    if kind == "ms":
+        return milliseconds(value / 1e3)
+    if kind == "percent":
+        return percent(value)
+    return plain(value) + (" ×" if kind == "ratio" else "")
+
+
+def cells(table: Table, rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """The rows of a table, written out."""
+    return [[cell(row.get(c.key), c.kind) for c in table.columns] for row in rows]

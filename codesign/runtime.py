@@ -1,0 +1,39 @@
+"""JAX as the program uses it: float64 on the CPU, with a compilation cache in the user's cache folder."""
+
+import os
+from pathlib import Path
+
+_PREPARED = False
+
+
+def cache_folder() -> Path:
+    """Where compiled programs are kept: ``$CODESIGN_CACHE``, else ``$XDG_CACHE_HOME/codesign``, else ``~/.cache/codesign``."""
+    chosen = os.environ.get("CODESIGN_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "codesign"
+
+
+def prepare() -> None:
+    """Turn on float64 and the compilation cache; harmless when called again.
+
+    ``CODESIGN_CACHE=off`` leaves the cache out; a folder that cannot be written is left out without a word, since
+    only the second start is slower for it.
+    """
+    global _PREPARED
+    if _PREPARED:
+        return
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    if os.environ.get("CODESIGN_CACHE") != "off":
+        folder = cache_folder() / "jax"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            pass
+        else:
+            jax.config.update("jax_compilation_cache_dir", str(folder))
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    _PREPARED = True

@@ -1,0 +1,1 @@
+"""The search for the best machine: space, ascent, finish, rounding."""

@@ -1,0 +1,192 @@
+r"""The end of a search: a trust-region method on sampled gradients, and the proof that it stands at an optimum.
+
+Optima sit on kinks (balanced regimes of power, a batch limited twice, a domain that just holds its experts), where no
+single gradient vanishes.  Gradients sampled a hair's breadth around the point stand for all pieces active there
+(gradient sampling, Burke, Lewis and Overton 2005).  Each step solves the linear programme
+
+.. math:: \max_{d,t}\; t - c\,\sigma \quad t \le f_i + p_i^T(x + d - y_i),\;
+          g_{ij} + G_{ij}^T(x + d - y_i) \le \sigma,\; |d|_\infty \le r
+
+At the end the KKT residual is the least norm of a convex combination of the sampled gradients minus the budgets'
+multipliers, in log variables of a log objective, projected on the bounds.  The multipliers are the shadow prices: the
+relative gain in tokens per megawatt by relative growth of a budget, an interval where the optimum is a tie.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import linprog, nnls
+
+from codesign.search.problem import Problem
+from codesign.search.space import BUDGETS, Space
+
+#: Weight of an overdrawn budget against the score.
+PENALTY = 20.0
+
+#: Half-width of the sampled neighbourhood in log variables, at the end.
+NEAR = 1e-5
+
+#: A budget counts as active within this relative distance.
+ACTIVE = 1e-4
+
+
+@dataclass
+class Finished:
+    """An optimum with its proof.
+
+    Attributes:
+        x: log variables, (variables,). score: ln(tokens/s/MW). mapping: index.
+        overdraft: largest budget overdraft.
+        budgets: g, (budgets,).
+        residual: KKT residual.
+        prices: budget or ``target_tpot`` -> (left, right) elasticity.
+        bound: variables at a bound, name index -> ``low`` | ``high``.
+        path: score after each accepted step. evaluations: of the model, counted.
+    """
+
+    x: np.ndarray
+    score: float
+    mapping: int
+    overdraft: float
+    budgets: np.ndarray
+    residual: float
+    prices: dict[str, tuple[float, float]]
+    path: list[float]
+    evaluations: int
+
+
+@dataclass
+class _Samples:
+    """Values and gradients at the points around ``x``; row 0 is ``x`` itself."""
+
+    y: np.ndarray
+    score: np.ndarray
+    gradient: np.ndarray
+    g: np.ndarray
+    g_by_x: np.ndarray
+    by_target: np.ndarray
+
+
+def _around(space: Space, x: np.ndarray, width: float) -> np.ndarray:
+    """``x`` and one step either way along each variable, inside the bounds."""
+    steps = np.concatenate([np.eye(len(x)), -np.eye(len(x))]) * width
+    return space.clip(np.concatenate([x[None], x + steps]))
+
+
+def _sample(problem: Problem, space: Space, x: np.ndarray, mapping: int, width: float) -> _Samples:
+    y = _around(space, x, width)
+    built = space.build(y)
+    p = problem.pieces(built, np.arange(len(y)), np.full(len(y), mapping))
+    return _Samples(y, p.score, p.gradient, built.budgets, built.budgets_by_x, np.asarray(p.scored.by_target))
+
+
+def _step(s: _Samples, space: Space, radius: float) -> np.ndarray:
+    """The best step by the linear programme over (d, t, sigma)."""
+    x = s.y[0]
+    n, k = len(x), len(s.y)
+    rows, right = [], []
+    for i in range(k):
+        rows.append(np.concatenate([-s.gradient[i], [1.0, 0.0]]))
+        right.append(s.score[i] + s.gradient[i] @ (x - s.y[i]) - s.score[0])
+    for i in range(k):
+        for j in range(s.g.shape[1]):
+            if s.g[i, j] < -0.5:
+                continue
+            rows.append(np.concatenate([s.g_by_x[i, j], [0.0, -1.0]]))
+            right.append(-(s.g[i, j] + s.g_by_x[i, j] @ (x - s.y[i])))
+    low, high = np.maximum(space.lo - x, -radius), np.minimum(space.hi - x, radius)
+    box = [*zip(low, np.maximum(high, low), strict=True), (None, None), (0.0, None)]
+    cost = np.concatenate([np.zeros(n), [-1.0, PENALTY]])
+    found = linprog(cost, A_ub=np.array(rows), b_ub=np.array(right), bounds=box, method="highs")
+    return found.x[:n] if found.status == 0 else np.zeros(n)
+
+
+def _merit(score: float, overdraft: float) -> float:
+    return score - PENALTY * overdraft
+
+
+def finish(problem: Problem, space: Space, x: np.ndarray, mapping: int, steps: int = 60) -> Finished:
+    """Walk from ``x`` on one mapping to a point of small KKT residual.
+
+    Args:
+        problem, space: what and where.
+        x: log variables, (variables,).
+        mapping: index into ``problem.mappings``.
+        steps: most linear programmes.
+    """
+    radius, path, evaluations = 0.1, [], 0
+    x = space.clip(x)
+    samples = _sample(problem, space, x, mapping, NEAR)
+    value = _merit(samples.score[0], max(samples.g[0].max(), 0.0))
+    for _ in range(steps):
+        evaluations += len(samples.y)
+        path.append(float(samples.score[0]))
+        d = _step(samples, space, radius)
+        if np.abs(d).max() < 1e-9 or radius < 1e-7:
+            break
+        width = float(np.clip(np.abs(d).max() * 0.2, NEAR, 1e-3))
+        trial = _sample(problem, space, x + d, mapping, width)
+        new = _merit(trial.score[0], max(trial.g[0].max(), 0.0))
+        evaluations += len(trial.y)
+        if new > value + 1e-12:
+            radius = min(radius * (1.5 if np.abs(d).max() > 0.9 * radius else 1.0), 0.3)
+            x, value, samples = trial.y[0], new, trial
+        else:
+            radius *= 0.35
+            samples = _sample(problem, space, x, mapping, float(np.clip(radius * 0.2, NEAR, 1e-3)))
+    samples = _sample(problem, space, x, mapping, NEAR)
+    residual, prices = certify(samples, space)
+    return Finished(
+        x=x, score=float(samples.score[0]), mapping=mapping, overdraft=float(max(samples.g[0].max(), 0.0)),
+        budgets=samples.g[0], residual=residual, prices=prices, path=path, evaluations=evaluations,
+    )  # fmt: skip
+
+
+def certify(s: _Samples, space: Space) -> tuple[float, dict[str, tuple[float, float]]]:
+    r"""KKT residual and shadow prices from the sampled pieces.
+
+    .. math:: \min_{w \in \Delta,\, \lambda, \nu \ge 0}
+              \left\| \sum_i w_i p_i - \sum_j \lambda_j G_j + \nu_{lo} - \nu_{hi} \right\|_2
+    """
+    x = s.y[0]
+    n, k = len(x), len(s.y)
+    near = s.score <= s.score.min() + ACTIVE + np.abs(s.gradient).max() * 2 * NEAR
+    pieces = s.gradient[near]
+    active = [(i, j) for i in range(k) for j in range(s.g.shape[1]) if s.g[i, j] > -ACTIVE]
+    columns = [pieces.T]
+    if active:
+        columns.append(-np.stack([s.g_by_x[i, j] for i, j in active], axis=1))
+    at_low, at_high = x <= space.lo + 1e-9, x >= space.hi - 1e-9
+    columns.append(np.eye(n)[:, at_low])
+    columns.append(-np.eye(n)[:, at_high])
+    a = np.concatenate(columns, axis=1)
+    weights = np.zeros(a.shape[1])
+    weights[: len(pieces)] = 1.0
+    heavy = 1e4
+    solution, _ = nnls(np.vstack([a, heavy * weights]), np.concatenate([np.zeros(n), [heavy]]), maxiter=50 * a.shape[1])
+    solution /= max(solution[: len(pieces)].sum(), 1e-12)
+    residual = float(np.linalg.norm(a @ solution))
+
+    prices: dict[str, tuple[float, float]] = {}
+    slack = max(residual, 1e-4) * 1.5
+    a_ub = np.vstack([a, -a])
+    b_ub = np.full(2 * n, slack)
+    index = {j: [c for c, (_, b) in enumerate(active, start=len(pieces)) if b == j] for j in range(len(BUDGETS))}
+    objectives = {BUDGETS[j]: cs for j, cs in index.items() if cs}
+    costs = {name: np.bincount(cs, minlength=a.shape[1]).astype(float) for name, cs in objectives.items()}
+    target = np.zeros(a.shape[1])
+    target[: len(pieces)] = s.by_target[near]
+    costs["target_tpot"] = target
+    for name, cost in costs.items():
+        ends = []
+        for sign in (1.0, -1.0):
+            found = linprog(
+                sign * cost, A_ub=a_ub, b_ub=b_ub, A_eq=weights[None], b_eq=[1.0], bounds=[(0.0, None)] * a.shape[1],
+                method="highs",
+            )  # fmt: skip
+            ends.append(float(cost @ (found.x if found.status == 0 else solution)))
+        prices[name] = (min(ends), max(ends))
+    return residual, prices
+
+
+__all__ = ["ACTIVE", "Finished", "certify", "finish"]

@@ -1,0 +1,76 @@
+"""What one search maximises: tokens per megawatt of a model at a target, over machines of a space and mappings."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from codesign.execution import Execution
+from codesign.mapping import Mapping, take
+from codesign.model import Model
+from codesign.objective.compiled import score_points, solve_points
+from codesign.objective.decode import Load
+from codesign.objective.gradient import SHORTFALL, Scored
+from codesign.precision import Precision
+from codesign.search.space import Built, Space, chain
+
+
+class Pieces(NamedTuple):
+    """Scores of (design, mapping) pairs.
+
+    Attributes:
+        score: (n,).
+        gradient: by the log variables, (n, variables).
+        scored: everything else, leaves (n,).
+    """
+
+    score: np.ndarray
+    gradient: np.ndarray
+    scored: Scored
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A model, its load and target, and the mappings to try.
+
+    Attributes:
+        model, execution, precision: of the physics.
+        load: context, drafts, skew.
+        target: TPOT [s].
+        mappings: stacked, (m, ...).
+    """
+
+    model: Model
+    execution: Execution
+    precision: Precision
+    load: Load
+    target: float
+    mappings: Mapping
+
+    def screen(self, built: Built, index: int) -> np.ndarray:
+        """Score of every mapping on one built design, without derivatives, (m,)."""
+        machine = take(built.machine, index)
+        found = solve_points(
+            self.model, self.execution, self.precision, machine, self.mappings, self.load, self.target
+        )
+        with np.errstate(divide="ignore"):
+            rate = np.log(found.result.tokens_per_s_per_megawatt)
+        return rate - SHORTFALL * (found.late + found.full)
+
+    def pieces(self, built: Built, point: np.ndarray, mapping: np.ndarray) -> Pieces:
+        """Scores and gradients of pairs (point of ``built``, index of a mapping)."""
+        machine = take(built.machine, point)
+        s = score_points(
+            self.model, self.execution, self.precision, machine, take(self.mappings, mapping), self.load, self.target
+        )
+        gradient = chain(s.by_machine, jax.tree.map(lambda x: x[point], built.by_x))
+        return Pieces(s.score, gradient, s)
+
+
+def violation(built: Built) -> np.ndarray:
+    """Largest overdraft of any budget per point, at least 0, (n,)."""
+    return np.maximum(built.budgets, 0.0).max(axis=1)
+
+
+__all__ = ["Pieces", "Problem", "Space", "violation"]

@@ -1,0 +1,1 @@
+"""Programs that derive numbers kept in the package; none is needed at run time."""

@@ -1,0 +1,97 @@
+"""The table of a pass: which rows each block of a model brings, and those of its ends.
+
+Blocks are a model's distinct layer kinds; a pass runs each as often as the model has it.  Beside the blocks stand the
+head (output projection and sampling, on the last stage), the drafter, and the hand-offs between stages.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from codesign.fabric import all_gather, hand_off
+from codesign.lanes import Number, Row
+from codesign.layers.base import Step, gemm
+from codesign.model import Model
+
+
+class Pass(NamedTuple):
+    """Rows of a pass, per layer.
+
+    Attributes:
+        blocks: for each block of the model, its rows in order.
+        head: rows of the output projection and of the drafter, once per pass, on the last stage.
+        hand_off: the row of all hand-offs between stages.
+    """
+
+    blocks: tuple[tuple[Row, ...], ...]
+    head: tuple[Row, ...]
+    hand_off: Row
+
+
+def _norm(step: Step, hidden: int, shared_out: Number) -> Row:
+    """Residual addition and RMS norm around a block: two reads and two writes of the residual stream."""
+    t = step.tokens / shared_out
+    return Row("norm", "elementwise", memory=4.0 * t * hidden * step.precision.bytes["activation"],
+               vector=6.0 * t * hidden, launches=1.0)
+
+
+def drafter_rows(model: Model, step: Step, drafts: Number) -> tuple[Row, ...]:
+    """The drafter's own passes, each reading its weights and the model's head once.
+
+    A chain runs once per draft with ``B`` rows, a block drafter once for all drafts with ``B d`` rows.  Its cache is
+    left out (a few layers against the model's dozens).
+    """
+    if model.drafts is None:
+        return ()
+    d = model.drafts
+    passes = jnp.minimum(drafts, 1.0) if d.method == "block" else drafts
+    rows = step.batch * drafts / jnp.maximum(passes, 1.0)
+    one = gemm("drafter", d.active_parameters / step.tp, rows, model.hidden, model.hidden, "drafter", step,
+               launches=6.0 * d.layers)
+    head = gemm("head", model.vocab * model.hidden / step.tp, rows, model.hidden, model.vocab / step.tp, "head", step)
+    return (
+        one._replace(memory=(one.memory + head.memory) * passes, tensor=(one.tensor + head.tensor) * passes,
+                     rows=jnp.maximum(rows, 1e-3), launches=(one.launches + head.launches) * passes),
+    )
+
+
+def pass_rows(model: Model, step: Step, pp: Number, drafts: Number) -> Pass:
+    """Count the work of one pass of one micro-batch.
+
+    Args:
+        model: the structure (static).
+        step: batch, lengths, degrees, machine and precision.
+        pp: pipeline stages.
+        drafts: drafted tokens per sequence; ``step.new`` is one more.
+    """
+    from codesign.layers.moe import MoE
+
+    hidden, p = model.hidden, step.precision
+    blocks = tuple(
+        (_norm(step, hidden, step.shared_out if isinstance(layer, MoE) else 1.0), *layer.rows(step, hidden))
+        for _, layer in model.blocks
+    )
+    t, vocab = step.tokens, model.vocab / step.tp
+    head = gemm("head", vocab * hidden, t, hidden, vocab, "head", step)
+    sample = Row("sample", "elementwise", memory=2.0 * t * vocab * p.bytes["activation"],
+                 vector=t * vocab * (step.machine.exponential_ops + 4.0), launches=2.0)
+    embed = Row("embed", "elementwise", memory=t * hidden * (p.bytes["embedding"] + p.bytes["activation"]), launches=1.0)
+    gather = all_gather("sample_gather", 8.0 * t * step.tp, step.tp, step.machine)
+    return Pass(
+        blocks=blocks,
+        head=(embed, head, sample, gather, *drafter_rows(model, step, drafts)),
+        hand_off=hand_off(t * hidden * p.bytes["activation"], pp, step.tp * step.dp, step.machine),
+    )
+
+
+def accepted_tokens(model: Model, drafts: Number) -> Number:
+    """Accepted tokens per sequence and pass, linear between the whole numbers of the model's table.
+
+    ``1 + sum_i g_i clip(d - i, 0, 1)`` with ``g_i`` the gain of the i-th draft, made non-negative by the table itself.
+    """
+    if model.drafts is None:
+        return 1.0
+    table = np.asarray((1.0, *model.drafts.accepted_length))
+    gains = np.diff(table)
+    return 1.0 + jnp.sum(gains * jnp.clip(drafts - np.arange(len(gains)), 0.0, 1.0))

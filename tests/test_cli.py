@@ -1,0 +1,365 @@
+"""The command line: exit codes, one line per error, one JSON document on stdout, answers that add up."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from codesign.cli import run
+from codesign.comparison import compare, compare_documents
+from codesign.errors import CodesignError
+from codesign.glossary import unknown
+
+ROOT = Path(__file__).resolve().parents[1]
+K3 = ("--arch", "gb200-nvl72", "--model", "kimi-k3", "--context", "128Ki")
+
+
+COMMANDS = (
+    "list", "show", "evaluate", "frontier", "compare", "optimize", "status", "report", "bench", "init", "doctor",
+)  # fmt: skip
+
+
+class Told(NamedTuple):
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """Stdout as the one JSON document that it must be."""
+        assert self.code == 0, self.err
+        assert self.err == ""
+        return json.loads(self.out)
+
+
+Codesign = Callable[..., Told]
+
+
+@pytest.fixture
+def codesign(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Codesign:
+    """Run a command in this process, at the top of the checkout."""
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.chdir(ROOT)
+
+    def call(*args: str) -> Told:
+        capsys.readouterr()
+        code = run(args)
+        told = capsys.readouterr()
+        return Told(code, told.out, told.err)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("evaluate", *K3[:4], "--context", "many"), ("--context", "is not a number")),
+        (("evaluate", *K3[:4], "--context", "20 s"), ("--context", "wrong dimension", "128Ki")),
+        (("evaluate", *K3[:4], "--context", "-5"), ("--context", "negative")),
+        (("evaluate", *K3, "--tpot", "20"), ("--tpot", "no unit", "20 ms")),
+        (("evaluate", *K3, "--tpot", "0 ms"), ("--tpot",)),
+        (("evaluate", *K3, "--phase", "dream"), ("--phase", "allowed: decode")),
+        (("evaluate", *K3, "--chips", "several"), ("--chips",)),
+        (("evaluate", *K3, "--chips", "0"), ("--chips",)),
+        (("evaluate", *K3, "--chips", "7", "--pp", "2"), ("chips",)),
+        (("evaluate", *K3, "--batch", "nan"), ("--batch",)),
+        (("evaluate", *K3, "--attention-split", "sideways"), ("heads, context",)),
+        (("evaluate", *K3, "--kv-dtype", "fp7"), ("--kv-dtype", "fp8")),
+        (("evaluate", *K3, "--set", "accelerator.memory_bandwidht=3 TB/s"), ("--set", "memory_bandwidth")),
+        (("evaluate", *K3, "--set", "accelerator.memory_bandwidth=3 GB"), ("memory_bandwidth", "B/s")),
+        (("evaluate", "--arch", "gb200-nvl27", *K3[2:]), ("gb200-nvl27", "gb200-nvl72")),
+        (("evaluate", *K3[:2], "--model", "kimi-k33", *K3[4:]), ("kimi-k33", "kimi-k3")),
+        (("evaluate", *K3[2:]), ("--arch", "codesign evaluate --help")),
+        (("evaluate", *K3, "--tops", "20 ms"), ("--tops",)),
+        (("evaluat", *K3), ("evaluat",)),
+        (("list", "fridge"), ("fridge", "arch, workloads, optimize")),
+        (("list", "--workspace", "no/such/folder"), ("--workspace", "codesign init")),
+        (("show", "kimi-k33"), ("kimi-k33", "kimi-k3")),
+        (("compare", "one.json"), ("at least two",)),
+        (("compare", "one.json", "two.json"), ("one.json", "no such file")),
+        (("compare", "README.md", "README.md"), ("README.md", "JSON")),
+        (("optimize", "no-such-study.toml"), ("no-such-study",)),
+        (("status", "no/such/run"), ("no/such/run",)),
+        (("report", "no/such/run"), ("no/such/run",)),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    codesign: Codesign, args: tuple[str, ...], says: tuple[str, ...]
+) -> None:
+    told = codesign(*args)
+    assert told.code == 2, told.out + told.err
+    assert told.out == ""
+    assert told.err.startswith("codesign: ")
+    assert told.err.count("\n") == 1
+    for words in says:
+        assert words in told.err
+
+
+def test_help_names_each_command_with_examples(codesign: Codesign) -> None:
+    told = codesign("--help")
+    assert told.code == 0
+    for command in COMMANDS:
+        assert f" {command} " in told.out
+        page = codesign(command, "--help")
+        assert page.code == 0
+        assert f"codesign {command}" in page.out.split("Examples")[1]
+        assert "--json" in page.out
+        assert "--workspace" in page.out
+
+
+def test_help_of_evaluate_has_every_flag_of_the_mapping_and_the_precision(codesign: Codesign) -> None:
+    page = codesign("evaluate", "--help").out
+    for flag in (
+        "--arch", "--model", "--phase", "--context", "--tpot", "--chips", "--pp", "--tp", "--dp", "--ep",
+        "--attention-split", "--batch", "--microbatches", "--drafts", "--weights", "--kv-dtype", "--attention-dtype",
+        "--ideal", "--set",
+    ):  # fmt: skip
+        assert f"{flag} " in page
+
+
+def test_version_is_that_of_the_package(codesign: Codesign) -> None:
+    told = codesign("--version")
+    assert told.code == 0
+    assert told.out.startswith("codesign ")
+
+
+def test_list_names_machines_and_models(codesign: Codesign) -> None:
+    entries = codesign("list", "--json").json()["entries"]
+    named = {(entry["kind"], entry["name"]) for entry in entries}
+    assert {("system", "gb200-nvl72"), ("memory", "hbm4"), ("model", "kimi-k3")} <= named
+    assert not [entry for entry in entries if entry["problem"]]
+    workloads = codesign("list", "workloads", "--json").json()["entries"]
+    assert {entry["kind"] for entry in workloads} == {"model", "request"}
+    assert "gb200-nvl72" in codesign("list", "arch").out
+
+
+def test_show_has_unit_kind_and_source_of_each_number(codesign: Codesign) -> None:
+    shown = codesign("show", "h100", "--json").json()
+    numbers = {number["key"]: number for number in shown["numbers"]}
+    for number in numbers.values():
+        assert number["kind"] in ("datasheet", "measured", "fitted", "estimate", "assumption", "rumour")
+        assert number["source"]
+    # The datasheet: 3.35 TB/s of HBM3, 80 GB, 700 W.
+    assert numbers["accelerator.memory_bandwidth"]["si"] == 3.35e12
+    assert numbers["accelerator.memory_bandwidth"]["unit"] == "B/s"
+    assert numbers["accelerator.memory_capacity"]["si"] == 80e9
+    assert numbers["accelerator.chip_power"]["si"] == 700.0
+    page = codesign("show", "h100").out
+    assert "3.35 TB/s" in page
+    assert "datasheet" in page
+
+
+def test_show_of_a_model_has_its_published_counts(codesign: Codesign) -> None:
+    counts = codesign("show", "kimi-k3", "--json").json()["counts"]
+    assert counts["total_parameters"] == pytest.approx(2779.48e9, rel=1e-3)
+    assert counts["active_parameters"] == pytest.approx(104.19e9, rel=1e-3)
+    assert counts["kv_bytes_per_token"] == 27_648
+    assert counts["state_bytes_per_sequence"] == pytest.approx(449.37e6, rel=1e-4)
+    assert "27,648 B" in codesign("show", "kimi-k3").out
+
+
+def test_show_toml_is_the_file_itself(codesign: Codesign) -> None:
+    told = codesign("show", "gb200-nvl72", "--toml")
+    assert told.out == (ROOT / "arch/systems/gb200-nvl72.toml").read_text()
+
+
+def test_evaluate_reads_units_and_its_numbers_add_up(codesign: Codesign) -> None:
+    found = codesign("evaluate", *K3, "--tpot", "20 ms", "--json").json()
+    assert found["schema"] == "codesign.evaluation/1"
+    assert found["request"]["context"] == 128 * 1024
+    metrics, mapping = found["metrics"], found["mapping"]
+    assert found["feasible"]
+    assert metrics["tpot_s"] <= 0.020
+    assert metrics["tokens_per_s_per_user"] == pytest.approx(1 / metrics["tpot_s"])
+    assert metrics["tokens_per_s"] == pytest.approx(metrics["tokens_per_s_per_chip"] * mapping["chips"])
+    assert mapping["chips"] == mapping["pp"] * mapping["tp"] * mapping["dp"]
+    exposed = sum(op["time_s"] - op["hidden_s"] for op in found["operations"])
+    assert exposed == pytest.approx(metrics["pass_s"], rel=1e-9)
+
+
+def test_evaluate_tells_the_answer_before_its_warnings(codesign: Codesign) -> None:
+    page = codesign("evaluate", *K3, "--tpot", "20 ms").out
+    assert page.index("TPOT") < page.index("operation") < page.index("rests on") < page.index("warnings")
+    assert "gb200-nvl72" in page
+
+
+def test_what_cannot_be_met_is_an_answer(codesign: Codesign) -> None:
+    found = codesign("evaluate", *K3, "--tpot", "10 us", "--json").json()
+    assert not found["feasible"]
+    least = found["margin"]["least_tpot_s"]
+    assert found["margin"]["missing_s"] == pytest.approx(least - 10e-6)
+    page = codesign("evaluate", *K3, "--tpot", "10 us")
+    assert page.code == 0
+    assert "not feasible" in page.out
+    # One chip cannot hold 1.56 TB of weights.
+    small = codesign("evaluate", *K3, "--chips", "1", "--json").json()
+    assert not small["feasible"]
+    assert small["margin"]["missing_bytes"] > 1.3e12
+
+
+def test_an_override_reaches_the_machine(codesign: Codesign) -> None:
+    found = codesign("evaluate", *K3, "--set", "accelerator.memory_bandwidth=10 TB/s", "--json").json()
+    assert found["machine"]["rates"]["memory"] == 10e12
+
+
+def test_frontier_trades_speed_for_throughput(codesign: Codesign) -> None:
+    points = codesign("frontier", "--arch", "b200", "--model", "gpt-oss-120b", "--context", "8Ki", "--json").json()
+    assert len(points) > 2
+    tpot = [point["metrics"]["tpot_s"] for point in points]
+    rate = [point["metrics"]["tokens_per_s_per_megawatt"] for point in points]
+    assert tpot == sorted(tpot)
+    assert rate == sorted(rate)
+
+
+def _evaluation(**times: tuple[float, float]) -> dict[str, Any]:
+    """As much of an evaluation as a comparison reads: seconds and hidden seconds by operation."""
+    operations = [{"name": n, "time_s": t, "hidden_s": h, "bound_by": "memory"} for n, (t, h) in times.items()]
+    exposed = sum(t - h for t, h in times.values())
+    return {
+        "schema": "codesign.evaluation/1", "model": "m", "arch": "a", "request": {"batch": 1.0}, "precision": {},
+        "mapping": {"chips": 8}, "metrics": {"pass_s": exposed, "tpot_s": exposed}, "operations": operations,
+    }  # fmt: skip
+
+
+def test_compare_leads_from_one_pass_to_the_other() -> None:
+    # By hand: scan 3 -> 5, experts 4 -> 2 of which 1 is hidden (so 4 -> 1), all-to-all only in the second.
+    found = compare(_evaluation(scan=(3, 0), experts=(4, 0)), _evaluation(scan=(5, 0), experts=(2, 1), exchange=(1, 0)))
+    steps = {step["name"]: step["difference_s"] for step in found["waterfall"]}
+    assert steps == {"experts": -3, "scan": 2, "exchange": 1}
+    assert found["waterfall"][0]["name"] == "experts"
+    assert sum(steps.values()) == found["metrics"]["pass_s"]["b"] - found["metrics"]["pass_s"]["a"] == 0
+    assert found["metrics"]["pass_s"]["ratio"] == 1
+    assert found["changed"] == {}
+
+
+def _run(**rates: float | None) -> dict[str, Any]:
+    """As much of a study's summary as a comparison reads: tokens/s and megawatt by problem."""
+    problems = []
+    for name, rate in rates.items():
+        best: dict[str, Any] = _evaluation(scan=(3, 0)) | {"technology": "hbm4"}
+        best["metrics"]["tokens_per_s_per_megawatt"] = rate
+        problems.append({"id": name, "precision": "fp8", "best": best if rate is not None else None})
+    return {"schema": "codesign.study/1", "name": "s", "model": "m", "problems": problems}
+
+
+def test_compare_of_runs_goes_problem_by_problem() -> None:
+    found = compare_documents(_run(p=2.0, q=None, only=1.0), _run(q=5.0, p=3.0), ("a", "b"))
+    assert [(p["id"], p["a"], p["b"], p["ratio"]) for p in found["problems"]] == [
+        ("p", 2, 3, 1.5),
+        ("q", None, 5, None),
+    ]
+    assert (found["only_a"], found["only_b"]) == (["only"], [])
+    with pytest.raises(CodesignError, match="does not compare"):
+        compare_documents(_run(p=1.0), _evaluation(scan=(3, 0)), ("a", "b"))
+
+
+def test_compare_reads_what_evaluate_wrote(codesign: Codesign, tmp_path: Path) -> None:
+    slow, fast = tmp_path / "slow.json", tmp_path / "fast.json"
+    mapping = ("--tp", "1", "--dp", "64", "--pp", "1", "--ep", "64", "--batch", "4")
+    slow.write_text(codesign("evaluate", *K3, *mapping, "--json").out)
+    fast.write_text(codesign("evaluate", *K3, *mapping, "--set", "accelerator.memory_bandwidth=16 TB/s", "--json").out)
+    found = codesign("compare", str(slow), str(fast), "--json").json()
+    whole = found["metrics"]["pass_s"]
+    assert whole["b"] < whole["a"]
+    assert sum(step["difference_s"] for step in found["waterfall"]) == pytest.approx(whole["b"] - whole["a"], rel=1e-6)
+    page = codesign("compare", str(slow), str(fast)).out
+    assert found["waterfall"][0]["name"] in page
+
+
+def test_init_makes_a_catalog_that_is_looked_up_first(codesign: Codesign, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    made = codesign("init", str(mine), "--json").json()
+    assert "arch/systems/b200.toml" in made["files"]
+    chip = mine / "arch/accelerators/b200.toml"
+    chip.write_text(chip.read_text().replace('value = "7.7 TB/s"', 'value = "7.9 TB/s"'))
+    numbers = codesign("show", "b200", "--workspace", str(mine), "--json").json()["numbers"]
+    assert {n["key"]: n["si"] for n in numbers}["accelerator.memory_bandwidth"] == 7.9e12
+    again = codesign("init", str(mine))
+    assert again.code == 2
+    assert "7.9 TB/s" in chip.read_text()
+
+
+def test_doctor_finds_a_damaged_file(codesign: Codesign, tmp_path: Path) -> None:
+    assert codesign("doctor", "--json").json()["ok"]
+    mine = tmp_path / "mine"
+    codesign("init", str(mine))
+    (mine / "arch/memories/hbm4.toml").write_text("name = 'hbm4'\n[[")
+    told = codesign("doctor", "--workspace", str(mine), "--json")
+    assert told.code == 1
+    failed = [check for check in json.loads(told.out)["checks"] if check["ok"] is False]
+    assert any("hbm4.toml" in check["found"] for check in failed)
+
+
+def test_an_unforeseen_failure_is_one_line_and_exit_code_1(codesign: Codesign, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise ZeroDivisionError("of\ntwo lines")
+
+    monkeypatch.setattr("codesign.api.evaluate", fail)
+    told = codesign("evaluate", *K3)
+    assert (told.code, told.out) == (1, "")
+    assert told.err.startswith("codesign: failed: ZeroDivisionError: of two lines")
+    assert told.err.count("\n") == 1
+    monkeypatch.setenv("CODESIGN_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        codesign("evaluate", *K3)
+
+
+def test_an_interrupted_study_says_how_to_go_on(codesign: Codesign, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("codesign.api.evaluate", stop)
+    assert codesign("evaluate", *K3)[0] == 130
+    monkeypatch.setattr("codesign.api.optimize", stop)
+    told = codesign("optimize", "optimize/tokens-per-megawatt.toml")
+    assert (told.code, told.out) == (130, "")
+    assert "--resume" in told.err
+    assert told.err.count("\n") == 1
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", "from codesign.cli import main; main()", "list", "--json"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    ) as program:
+        assert program.stdout
+        assert program.stderr
+        program.stdout.close()
+        assert program.stderr.read() == b""
+        assert program.wait() == 141
+
+
+def _names(node: Any) -> set[str]:
+    """Every key of a JSON document but those that are themselves data: lanes, tensor classes, kernel families."""
+    if isinstance(node, list):
+        return set().union(*map(_names, node))
+    found: set[str] = set()
+    if isinstance(node, dict):
+        for key, value in node.items():
+            found.add(key)
+            if key not in DATA:
+                found |= _names(value)
+    return found
+
+
+#: Tables whose keys are names of lanes, tensor classes, kernel families or catalog fields.
+DATA = {
+    "precision", "rates", "energies", "p", "lane_time_s", "efficiency", "binding", "rests_on", "memory_efficiency",
+    "tensor_efficiency", "rows_half",
+}  # fmt: skip
+
+
+def test_every_name_of_a_result_is_in_the_glossary(codesign: Codesign) -> None:
+    for extra in ((), ("--tpot", "10 us"), ("--chips", "1")):
+        names = _names(codesign("evaluate", *K3, *extra, "--json").json())
+        assert len(names) > 60
+        assert unknown(sorted(names)) == []
