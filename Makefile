@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 STUDY ?= optimize/tokens-per-megawatt.toml
+RUN ?= runs/$(basename $(notdir $(STUDY)))
 
 # A pyenv shim may stand for a version that is installed but not selected: then the installed one is taken.
 INTERPRETER := $(shell for p in "$(PYTHON)" "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/*/bin/"$(notdir $(PYTHON))"; do \
@@ -22,7 +23,8 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --no-input install 
 .DELETE_ON_ERROR:
 
 run: $(STAMPS)-run
-	$(VENV)/bin/codesign optimize $(STUDY)
+	@resume=; test -e $(RUN)/environment.json && ! test -e $(RUN)/summary.json && resume=--resume; \
+	set -x; $(VENV)/bin/codesign optimize $(STUDY) --out $(RUN) $$resume
 
 test: $(STAMPS)-test
 	$(VENV)/bin/python -m pytest --numprocesses $(JOBS)

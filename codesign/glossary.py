@@ -34,26 +34,60 @@ def _group(group: str, *rows: tuple[str, str, str]) -> tuple[Entry, ...]:
 ENTRIES: tuple[Entry, ...] = (
     *_group(
         "metrics",
-        ("tpot_s", "s", f"Time per output token of one user: {TPOT_DEFINITION}; in decode the pace of a pass over the tokens it gets accepted."),
+        (
+            "tpot_s",
+            "s",
+            f"Time per output token of one user: {TPOT_DEFINITION}; in decode the pace of a pass over the tokens it "
+            f"gets accepted.",
+        ),
         ("ttft_s", "s", "Time to first token: to the last stage's last chunk of the prompt; absent in decode."),
-        ("pass_s", "s", "One pass of one micro-batch through all stages: the sum of its operations, less what is hidden."),
+        (
+            "pass_s",
+            "s",
+            "One pass of one micro-batch through all stages: the sum of its operations, less what is hidden.",
+        ),
         ("accepted_tokens_per_pass", "token", "Tokens that a sequence gains in one pass: 1 without drafts."),
-        ("tokens_per_s", "token/s", "Output tokens (decode) or new prompt tokens (prefill, midfill) of the whole mapping."),
+        (
+            "tokens_per_s",
+            "token/s",
+            "Output tokens (decode) or new prompt tokens (prefill, midfill) of the whole mapping.",
+        ),
         ("context_tokens_per_s", "token/s", "Cached and new prompt tokens served, in prefill and midfill."),
         ("tokens_per_s_per_chip", "token/s", "tokens_per_s over the chips of the mapping."),
         ("tokens_per_s_per_user", "token/s", "1 / TPOT: the speed that one user sees."),
-        ("tokens_per_s_per_megawatt", "token/s/MW", "Tokens per second per provisioned megawatt: tokens_per_s_per_chip over the all-in power set aside for a chip. The study maximizes this."),
-        ("tokens_per_s_per_megawatt_drawn", "token/s/MW", "The same per megawatt drawn while serving, with host, NIC, switch and cooling."),
+        (
+            "tokens_per_s_per_megawatt",
+            "token/s/MW",
+            "Tokens per second per provisioned megawatt: tokens_per_s_per_chip over the all-in power set aside for a "
+            "chip. The study maximizes this.",
+        ),
+        (
+            "tokens_per_s_per_megawatt_drawn",
+            "token/s/MW",
+            "The same per megawatt drawn while serving, with host, NIC, switch and cooling.",
+        ),
         ("energy_per_token_j", "J", "All-in energy drawn per output token."),
-        ("energy_per_query_j", "J", "All-in energy drawn per query: --output tokens in decode (default 1,000), one prompt else."),
+        (
+            "energy_per_query_j",
+            "J",
+            "All-in energy drawn per query: --output tokens in decode (default 1,000), one prompt else.",
+        ),
         ("dollars_per_million_tokens", "dollar", "Cost of owning the chips for the time that a million tokens take."),
         ("board_power_w", "W", "Drawn per chip at board level: static power and the energies of all lanes over time."),
         ("all_in_power_w", "W", "Drawn per chip with its share of host, NIC, switch and cooling."),
-        ("provisioned_power_w", "W", "Set aside per chip, all-in: the published figure of a part, the envelope of a hypothetical one."),
+        (
+            "provisioned_power_w",
+            "W",
+            "Set aside per chip, all-in: the published figure of a part, the envelope of a hypothetical one.",
+        ),
         ("throttled", "1", "True where the power limit slows the pass."),
         ("slowdown", "1", "Pace over the pace without a power limit; 1 where nothing throttles."),
         ("memory_per_chip_bytes", "B", "Fast memory in use on the fullest chip, without slack."),
-        ("network_peak_bytes_per_s", "B/s", "Largest over operations of the bytes that a chip sends over the operation's time."),
+        (
+            "network_peak_bytes_per_s",
+            "B/s",
+            "Largest over operations of the bytes that a chip sends over the operation's time.",
+        ),
         ("network_mean_bytes_per_s", "B/s", "Bytes that a chip sends in a pass over the time of the pass."),
         ("prefill_share", "1", "Share of the time that prefill takes where one worker does both."),
     ),
@@ -65,11 +99,19 @@ ENTRIES: tuple[Entry, ...] = (
         ("model", "text", "The model served, by its name in the catalog."),
         ("phase", "text", "prefill, midfill, decode or serve."),
         ("feasible", "1", "Whether the target and the memory are met."),
-        ("limited_by", "text", "What to improve first: the lane that binds most of the pass, and what stops a larger batch."),
+        (
+            "limited_by",
+            "text",
+            "What to improve first: the lane that binds most of the pass, and what stops a larger batch.",
+        ),
         ("margin", "text", "How far from, or beyond, each limit the answer stands."),
         ("context", "token", "Tokens cached per sequence before the pass."),
         ("new", "token", "Tokens that a sequence brings to the pass: 1 + drafts in decode."),
-        ("batch", "sequence", "Sequences per micro-batch of one attention instance; real in the search, whole in rounded results."),
+        (
+            "batch",
+            "sequence",
+            "Sequences per micro-batch of one attention instance; real in the search, whole in rounded results.",
+        ),
         ("drafts", "token", "Drafted tokens per sequence and pass."),
         ("output", "token", "Tokens of one answer, for energy per query."),
         ("skew", "1", "Zipf exponent of the experts' popularity; 0 is uniform."),
@@ -79,7 +121,12 @@ ENTRIES: tuple[Entry, ...] = (
         ("attention", "text", "Number format of the attention scan's arithmetic."),
         ("execution", "text", "Kernel constants that turned work into time, and whether they are calibrated."),
         ("warnings", "text", "What to know before relying on the result."),
-        ("rests_on", "text", "Inputs of the machine by the kind of their source: datasheet, measured, estimate, rumour, assumption, fitted."),
+        (
+            "rests_on",
+            "text",
+            "Inputs of the machine by the kind of their source: datasheet, measured, estimate, rumour, assumption, "
+            "fitted.",
+        ),
         ("kinds", "text", "Kinds of source that a machine's numbers rest on."),
     ),
     *_group(
@@ -113,7 +160,11 @@ ENTRIES: tuple[Entry, ...] = (
         ("stage", "text", "Where in the pipeline it runs."),
         ("dtype", "text", "Format of its matrix arithmetic."),
         ("bound_by", "text", "The lane, or the latency, that takes longest."),
-        ("time_s", "s", "Its time in a pass over all its layers, on the fullest chip: smooth maximum of its lanes, and latency."),
+        (
+            "time_s",
+            "s",
+            "Its time in a pass over all its layers, on the fullest chip: smooth maximum of its lanes, and latency.",
+        ),
         ("lane_time_s", "s", "Work over achieved rate on each lane: memory, tensor, vector, scale-up, scale-out."),
         ("efficiency", "1", "Achieved over peak rate on each lane."),
         ("hidden_s", "s", "What of its time passes behind other operations."),
@@ -129,7 +180,11 @@ ENTRIES: tuple[Entry, ...] = (
     *_group(
         "counts",
         ("total_parameters", "parameter", "Parameters of the model, without drafter and vision tower."),
-        ("active_parameters", "parameter", "Parameters that one token uses: without the input embedding, with the head."),
+        (
+            "active_parameters",
+            "parameter",
+            "Parameters that one token uses: without the input embedding, with the head.",
+        ),
         ("weight_bytes", "B", "All weights at their formats."),
         ("kv_bytes_per_token", "B/token", "Growth of the cache per token, at the named format."),
         ("window_bytes_per_sequence", "B/sequence", "Cache that a sliding window bounds."),
@@ -177,7 +232,12 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     *_group(
         "search",
-        ("technology", "text", "Memory technology that a design is built with; each has its own exchange rates of area, edge, watts and heat."),
+        (
+            "technology",
+            "text",
+            "Memory technology that a design is built with; each has its own exchange rates of area, edge, watts and "
+            "heat.",
+        ),
         ("variables", "text", "What the search may choose, each between bounds, in log space."),
         ("target_s", "s", "TPOT that must be met."),
         ("target_tpot", "s", "The target as a constraint, for its shadow price."),
@@ -187,12 +247,20 @@ ENTRIES: tuple[Entry, ...] = (
         ("active_constraints", "text", "Constraints that bind at the optimum."),
         ("shadow_prices", "1", "d ln(tokens/s/MW) per d ln(budget), from below (left) and from above (right)."),
         ("elasticities", "1", "d ln(tokens/s/MW) per d ln(number of the machine), all else held."),
-        ("kkt_residual", "1", "Norm of what is left of the gradient in log variables after constraints and bounds; 0 at an optimum."),
+        (
+            "kkt_residual",
+            "1",
+            "Norm of what is left of the gradient in log variables after constraints and bounds; 0 at an optimum.",
+        ),
         ("starts", "text", "The optimum that each start of the search found."),
         ("objective", "1", "What the search maximizes, ln(tokens/s/MW), per start or iteration."),
         ("convergence", "1", "Objective of the best start, per iteration."),
         ("violation", "1", "Largest violation of a constraint, per iteration, relative to its limit."),
-        ("rounded", "text", "The buildable design next to the optimum: whole stacks, domains and batches, evaluated exactly."),
+        (
+            "rounded",
+            "text",
+            "The buildable design next to the optimum: whole stacks, domains and batches, evaluated exactly.",
+        ),
         ("loss", "1", "What rounding costs: the relative loss of tokens/s/MW."),
         ("least_tpot_s", "s", "Lowest TPOT that a machine reaches on any mapping."),
         ("missing", "text", "What an infeasible request lacks."),
@@ -211,18 +279,40 @@ ENTRIES: tuple[Entry, ...] = (
         ("predicted", "1", "The model's value of a published figure."),
         ("published", "1", "The published figure."),
     ),
-)  # fmt: skip
+)
 
 _BY_NAME = {entry.name: entry for entry in ENTRIES}
 
 #: What columns of flat tables are prefixed with, where one row holds several groups.
 PREFIXES = (
-    "metrics", "memory", "mapping", "request", "machine", "variables", "counts", "rounded", "budget_use",
-    "shadow_prices", "elasticities", "lane_time_s", "efficiency", "binding", "precision",
-)  # fmt: skip
+    "metrics",
+    "memory",
+    "mapping",
+    "request",
+    "machine",
+    "variables",
+    "counts",
+    "rounded",
+    "budget_use",
+    "shadow_prices",
+    "elasticities",
+    "lane_time_s",
+    "efficiency",
+    "binding",
+    "precision",
+)
 
 #: Names that label an entry of a group rather than being one: ``budget_use.package_power`` is a budget's use.
-_KEYED = ("budget_use", "shadow_prices", "elasticities", "lane_time_s", "efficiency", "binding", "precision", "variables")
+_KEYED = (
+    "budget_use",
+    "shadow_prices",
+    "elasticities",
+    "lane_time_s",
+    "efficiency",
+    "binding",
+    "precision",
+    "variables",
+)
 
 
 def describe(column: str) -> Entry | None:

@@ -6,7 +6,7 @@ table of their distinct compositions (how often each block), made once per depth
 """
 
 from collections.abc import Iterable, Sequence
-from math import gcd
+from math import gcd, inf
 from typing import Any
 
 import equinox as eqx
@@ -15,8 +15,6 @@ import numpy as np
 
 from codesign.errors import CodesignError
 from codesign.lanes import Number
-from codesign.layers.gqa import GQA
-from codesign.layers.mla import MLA
 from codesign.layers.moe import MoE
 from codesign.model import Model, stage_table
 
@@ -67,15 +65,18 @@ def legal(model: Model, pp: int, tp: int, dp: int, ep: int) -> str | None:
         return f"pp {pp} exceeds the model's {sum(len(g) for g in model.layers)} layers"
     if tensor_limit(model) % tp:
         return f"tp {tp} does not divide the model's {tensor_limit(model)} heads"
+    for kv in sorted({layer.kv_heads for _, layer in model.blocks if hasattr(layer, "kv_heads")}):
+        if kv % tp and tp % kv:
+            return f"tp {tp} neither divides the model's {kv} KV heads nor is a multiple of them"
     try:
         stage_table(model, pp)
     except CodesignError as error:
         return error.problem
-    if (tp * dp) % ep:
-        return f"ep {ep} does not divide tp x dp = {tp * dp}"
     experts = max((layer.experts for _, layer in model.blocks if isinstance(layer, MoE)), default=1)
     if ep > experts:
         return f"ep {ep} exceeds the model's {experts} experts"
+    if (tp * dp) % ep:
+        return f"ep {ep} does not divide tp x dp = {tp * dp}"
     return None
 
 
@@ -101,14 +102,19 @@ def enumerate_mappings(
         max_domain_tp: TP stays inside the scale-up domain of this many chips.
 
     Raises:
-        CodesignError: nothing legal is left, with the reason of the nearest try.
+        CodesignError: a degree below 1, or nothing legal is left, with the reason of the nearest try: one of the right
+            size, else one that fits the machine, else the smallest.
     """
+    given = {"chips": chips, "pp": pp, "tp": tp, "dp": dp, "ep": ep, "microbatches": microbatches}
+    for name, value in given.items():
+        if value is not None and value < 1:
+            raise CodesignError(f"{name} {value}", key=f"--{name}", allowed="at least 1")
     has_experts = any(isinstance(layer, MoE) for _, layer in model.blocks)
-    splits_context = any(isinstance(layer, GQA | MLA) for _, layer in model.blocks)
+    splits_context = any(hasattr(layer, "context_ways") for _, layer in model.blocks)
     if attention_split not in (None, "heads", "context"):
         raise CodesignError(f"unknown split {attention_split!r}", key="--attention-split", allowed="heads, context")
     found: list[tuple[float, ...]] = []
-    reason = f"no mapping fits {chips or max_chips} chips"
+    refused = [(inf, f"no pp x tp x dp makes {chips or max_chips} chips")]
     for p in _choices(pp, PIPELINES):
         for t in _choices(tp, TENSOR_WAYS):
             if tp is None and max_domain_tp is not None and t > max_domain_tp:
@@ -119,18 +125,18 @@ def enumerate_mappings(
                 instances = _choices(dp, INSTANCES)
             for d in instances:
                 n = p * t * d
-                if n > max_chips or (chips is not None and n != chips):
-                    if n > max_chips:
-                        reason = f"pp x tp x dp = {n} chips, the machine offers {max_chips}"
-                    else:
-                        reason = f"pp x tp x dp = {n} is not the {chips} chips asked for"
+                if n > max_chips:
+                    refused.append((n, f"pp x tp x dp = {n} chips, the machine offers {max_chips}"))
+                    continue
+                if chips is not None and n != chips:
+                    refused.append((1.0, f"pp x tp x dp = {n} is not the {chips} chips asked for"))
                     continue
                 bank = t * d
                 ways = _choices(ep, sorted({bank // m for m in EXPERT_TENSOR_WAYS if bank % m == 0})) if has_experts else _choices(ep, [1])
                 for e in ways:
                     why = legal(model, p, t, d, e)
                     if why:
-                        reason = why
+                        refused.append((0.0, why))
                         continue
                     splits = [0.0, 1.0] if t > 1 and splits_context else [0.0]
                     if attention_split is not None:
@@ -138,6 +144,7 @@ def enumerate_mappings(
                     for s in splits:
                         found.append((p, t, d, e, s, microbatches or p))
     if not found:
+        _, reason = min(refused, key=lambda r: r[0])
         raise CodesignError(reason, key="mapping", allowed="degrees with pp x tp x dp chips, ep dividing tp x dp")
     return stack(model, found)
 

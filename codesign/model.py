@@ -19,19 +19,28 @@ import numpy as np
 
 from codesign.errors import CodesignError
 from codesign.lanes import Number
-from codesign.layers.base import Layer, Weights
+from codesign.layers.base import Indexed, Layer, Weights
+from codesign.layers.compressed import Compressed
+from codesign.layers.dsa import DSA
+from codesign.layers.gdn import GDN
 from codesign.layers.gqa import GQA
 from codesign.layers.kda import KDA
+from codesign.layers.lightning import Lightning
+from codesign.layers.mamba2 import Mamba2
 from codesign.layers.mla import MLA
 from codesign.layers.mlp import MLP
 from codesign.layers.moe import MoE
-from codesign.precision import WEIGHT_CLASSES, bytes_of
+from codesign.layers.msa import MSA
+from codesign.precision import WEIGHT_CLASSES, bytes_of, with_cache
 
 if TYPE_CHECKING:
     from codesign.catalog.workloads import ModelFile
 
 #: Layer kinds by the name that a model file gives them; a new kind adds one line.
-LAYER_KINDS: dict[str, type] = {"gqa": GQA, "mla": MLA, "kda": KDA, "mlp": MLP, "moe": MoE}
+LAYER_KINDS: dict[str, type] = {
+    "gqa": GQA, "mla": MLA, "kda": KDA, "mlp": MLP, "moe": MoE, "gdn": GDN, "lightning": Lightning, "mamba2": Mamba2,
+    "dsa": DSA, "msa": MSA, "compressed": Compressed,
+}  # fmt: skip
 
 #: Distinct stage compositions that a mapping carries; shorter lists are padded to it.
 MAX_COMPOSITIONS = 6
@@ -69,7 +78,7 @@ class Counts(NamedTuple):
         routed_parameters, routed_active: of these, in routed experts.
         parameters: by weight class, embedding and head included.
         weight_bytes: of all parameters [B].
-        kv_bytes_per_token: cache that grows with context [B].
+        kv_bytes_per_token: cache that grows with context, index keys included [B].
         window_bytes_per_sequence: caches of full sliding windows [B].
         state_bytes_per_sequence: recurrent and convolution states [B].
     """
@@ -104,6 +113,7 @@ class Model:
         dtypes: pairs (tensor class, dtype name) of the published checkpoint.
         published_kv: dtype of the cache as published, for display.
         drafts: the drafter, if there is one.
+        streams: residual streams, more than one under hyper-connections.
     """
 
     name: str
@@ -115,6 +125,7 @@ class Model:
     dtypes: tuple[tuple[str, str], ...]
     published_kv: str = "bf16"
     drafts: Drafts | None = None
+    streams: int = 1
 
     @property
     def depth(self) -> int:
@@ -143,16 +154,18 @@ class Model:
         .. math:: N = \sum_b n_b N_b + N_{embedding} + N_{head}, \qquad M = \sum_{class} N_{class}\, b_{class}
 
         Args:
-            dtypes: dtype names by tensor class that replace the model's own.
+            dtypes: dtype names by tensor class that replace the model's own; index keys go along with ``kv`` where
+                the model stores both alike.
 
         Raises:
             CodesignError: a dtype has no known size.
         """
-        names = dict(self.dtypes) | dict(dtypes or {})
+        given = dict(dtypes or {})
+        names = (with_cache(dict(self.dtypes), given["kv"]) if "kv" in given else dict(self.dtypes)) | given
         size = {name: bytes_of(dtype) for name, dtype in names.items()}
         held: defaultdict[str, float] = defaultdict(float)
         used: defaultdict[str, float] = defaultdict(float)
-        cache = window = recurrent = conv = 0.0
+        cache = index = window = recurrent = conv = 0.0
         for w in self.ends():
             held[w.kind] += w.count
             used[w.kind] += w.active
@@ -162,6 +175,7 @@ class Model:
                 used[w.kind] += n * w.active
             state = layer.state_elements()
             cache += n * layer.cache_elements()
+            index += n * layer.index_elements() if isinstance(layer, Indexed) else 0.0
             window += n * layer.window_elements()
             recurrent += n * state[0]
             conv += n * state[1]
@@ -172,7 +186,7 @@ class Model:
             routed_active=used["routed"],
             parameters={kind: held[kind] for kind in WEIGHT_CLASSES},
             weight_bytes=sum(count * size[kind] for kind, count in held.items() if count),
-            kv_bytes_per_token=cache * size["kv"],
+            kv_bytes_per_token=cache * size["kv"] + index * size["index"],
             window_bytes_per_sequence=window * size["kv"],
             state_bytes_per_sequence=recurrent * size["state"] + conv * size["conv_state"],
         )
@@ -312,4 +326,5 @@ def model_of(file: "ModelFile") -> Model:
         dtypes=tuple(file.dtypes.names.items()),
         published_kv=file.dtypes.published_kv,
         drafts=drafts,
+        streams=file.residual_streams,
     )

@@ -35,7 +35,7 @@ def _smooth_pair_jvp(primals, tangents):
     a, b, p = primals
     d_a, d_b, d_p = tangents
     out, ratio, log_ratio, power, log_sum, stretch = _pair(a, b, p)
-    larger = stretch / (1.0 + power)  # d out / d max
+    larger = jnp.where(out > 0.0, stretch / (1.0 + power), 0.0)  # d out / d max
     smaller = larger * power / ratio  # d out / d min
     by_a, by_b = jnp.where(a >= b, larger, smaller), jnp.where(a >= b, smaller, larger)
     by_p = out * (power * log_ratio / (1.0 + power) - log_sum / p) / p
@@ -48,7 +48,8 @@ def smooth_maximum(values: Sequence[Number], p: Number, *, hard: bool = False) -
     .. math:: \max_i x_i \cdot \left(\sum_i (x_i / \max_j x_j)^p\right)^{1/p}
 
     It is never below the largest lane, is homogeneous of degree one (doubling every rate halves it), tends to the sum
-    for p = 1 and to the maximum as p grows.  Where all lanes are zero the value and the gradient are zero.
+    for p = 1 and to the maximum as p grows.  Where several lanes are zero, value and gradient are zero; a single lane
+    is handed through.
 
     Args:
         values: scalars or arrays of one shape [s].

@@ -57,11 +57,17 @@ def arithmetic_of(*dtypes: str) -> float:
     return float(min(TENSOR_DTYPES.index(ARITHMETIC[d]) for d in dtypes))
 
 
+def with_cache(dtypes: dict[str, str], kv: str) -> dict[str, str]:
+    """The dtypes with another one for the cache; index keys go along where they were stored as the cache was."""
+    follows = dtypes.get("index") == dtypes.get("kv")
+    return dtypes | {"kv": kv} | ({"index": kv} if follows else {})
+
+
 class Precision(eqx.Module):
     """Bytes per element of every tensor class and the arithmetic format of every weight class.
 
     ``bytes`` maps a class of `WEIGHT_CLASSES` or `MOVING_CLASSES` to bytes per element; ``math`` maps a weight class,
-    or ``scan`` for the attention scan, to an index into `TENSOR_DTYPES`.
+    ``scan`` for the attention scan or ``index`` for that of an indexer, to an index into `TENSOR_DTYPES`.
     """
 
     bytes: dict[str, Number]
@@ -83,4 +89,5 @@ class Precision(eqx.Module):
             for name in WEIGHT_CLASSES
         }
         math["scan"] = arithmetic_of(dtypes["attention_math"])
+        math["index"] = arithmetic_of(dtypes["index"])
         return cls(bytes=b, math=math)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from codesign.lanes import Number
-from codesign.layers.base import Step, Weights
+from codesign.layers.base import Indexed, Step, Weights
 from codesign.layers.moe import MoE
 from codesign.mapping import Mapping
 from codesign.model import Model
@@ -81,7 +81,11 @@ def residency(model: Model, step: Step, mapping: Mapping) -> Residency:
         share = layer.cache_share(step)
         growing = layer.cache_elements() * (step.cached + step.new)
         window = layer.window_elements()
-        kv.append((growing + window) * share * p.bytes["kv"])
+        index: Number = 0.0
+        if isinstance(layer, Indexed):
+            keys = layer.index_elements() * (step.cached + step.new)
+            index = keys * layer.index_share(step) * p.bytes["index"]
+        kv.append((growing + window) * share * p.bytes["kv"] + index)
         recurrent, conv = layer.state_elements()
         state.append((recurrent * p.bytes["state"] + conv * p.bytes["conv_state"]) * share * step.new)
     table = model.vocab * model.hidden / step.tp

@@ -39,29 +39,29 @@ class Fit(NamedTuple):
         cross, cross_mean: joint part of chance and popularity where a rank expects less than one.
     """
 
-    bend: float = 0.2277
-    bend_limit: float = 0.054
-    base: float = -0.178
-    slope: float = 0.1129
-    curve: float = -0.1145
-    near_full: float = 0.4075
-    near_full_slope: float = -0.1147
-    sparse: float = 0.0364
-    sparse_slope: float = -0.2236
-    sparse_noise: float = 0.1807
-    gap_level: float = 2.753
-    gap_noise: float = 4.2934
-    gap_ranks: float = 0.5137
-    gap_uneven: float = -0.6642
-    gap_mean: float = 0.8652
-    pairs: float = 2.261
-    triples: float = 2.0919
-    start: float = 1.5105
-    width: float = 1.522
-    pairs_skew: float = 1.19
-    triples_skew: float = 1.1
-    cross: float = 2.69
-    cross_mean: float = 18.6
+    bend: float = 0.268
+    bend_limit: float = 0.074
+    base: float = -0.1253
+    slope: float = 0.0576
+    curve: float = -0.1477
+    near_full: float = 0.6571
+    near_full_slope: float = -0.0205
+    sparse: float = -1.0221
+    sparse_slope: float = -0.1539
+    sparse_noise: float = 1.1306
+    gap_level: float = 2.7515
+    gap_noise: float = 3.971
+    gap_ranks: float = 0.9109
+    gap_uneven: float = -0.7483
+    gap_mean: float = 0.9727
+    pairs: float = 2.3028
+    triples: float = 2.2266
+    start: float = 1.4605
+    width: float = 1.674
+    pairs_skew: float = 1.1086
+    triples_skew: float = 1.207
+    cross: float = 187.037
+    cross_mean: float = 238.073
 
 
 FIT = Fit()
@@ -156,7 +156,7 @@ def _fullest(
     excess = sigma * z * (bend + jnp.sqrt(bend * bend + 1.0))
     excess += dispersion * (fit.base + z * (fit.slope + fit.curve * z))
     excess += dispersion * (1.0 - dispersion) * (fit.near_full + fit.near_full_slope * z)
-    excess += (fit.sparse + fit.sparse_slope * z + fit.sparse_noise * dispersion) / (1.0 + mean)
+    excess += dispersion * (fit.sparse + fit.sparse_slope * z + fit.sparse_noise * dispersion) / (1.0 + mean)
     excess = jnp.maximum(excess, 0.0)
     if popularity is not None:
         own = popularity.excess * z / jnp.maximum(z_all, 1e-6)

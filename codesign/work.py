@@ -29,9 +29,23 @@ class Pass(NamedTuple):
     hand_off: Row
 
 
-def _norm(step: Step, hidden: int, shared_out: Number) -> Row:
-    """Residual addition and RMS norm around a block: two reads and two writes of the residual stream."""
+def _norm(step: Step, hidden: int, shared_out: Number, streams: int = 1) -> Row:
+    """Residual addition and RMS norm around a block: two reads and two writes of the residual stream.
+
+    Where the residual is n streams (hyper-connections), all of them are read and written, the block's input is mixed
+    out of them and its output into them: ``n (n + 2)`` mixing weights per token from as many rows of ``n h``
+    parameters, which are read once; ``2 n (n + 2)`` operations per element.  Source: arXiv:2512.24880.
+    """
     t = step.tokens / shared_out
+    if streams > 1:
+        mixes = streams * (streams + 2)
+        weights = mixes * streams * hidden
+        return Row(
+            "norm", "elementwise",
+            memory=(2.0 * streams + 2.0) * t * hidden * step.precision.bytes["activation"]
+            + weights * step.precision.bytes["attention"],
+            tensor=2.0 * t * weights, dtype=0.0, rows=t, vector=(6.0 + 2.0 * mixes) * t * hidden, launches=2.0,
+        )
     return Row("norm", "elementwise", memory=4.0 * t * hidden * step.precision.bytes["activation"],
                vector=6.0 * t * hidden, launches=1.0)
 
@@ -69,7 +83,10 @@ def pass_rows(model: Model, step: Step, pp: Number, drafts: Number) -> Pass:
 
     hidden, p = model.hidden, step.precision
     blocks = tuple(
-        (_norm(step, hidden, step.shared_out if isinstance(layer, MoE) else 1.0), *layer.rows(step, hidden))
+        (
+            _norm(step, hidden, step.shared_out if isinstance(layer, MoE) else 1.0, model.streams),
+            *layer.rows(step, hidden),
+        )
         for _, layer in model.blocks
     )
     t, vocab = step.tokens, model.vocab / step.tp
@@ -81,7 +98,7 @@ def pass_rows(model: Model, step: Step, pp: Number, drafts: Number) -> Pass:
     return Pass(
         blocks=blocks,
         head=(embed, head, sample, gather, *drafter_rows(model, step, drafts)),
-        hand_off=hand_off(t * hidden * p.bytes["activation"], pp, step.tp * step.dp, step.machine),
+        hand_off=hand_off(t * model.streams * hidden * p.bytes["activation"], pp, step.tp * step.dp, step.machine),
     )
 
 

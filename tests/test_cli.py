@@ -209,7 +209,7 @@ def test_an_override_reaches_the_machine(codesign: Codesign) -> None:
 
 
 def test_frontier_trades_speed_for_throughput(codesign: Codesign) -> None:
-    points = codesign("frontier", "--arch", "b200", "--model", "gpt-oss-120b", "--context", "8Ki", "--json").json()
+    points = codesign("frontier", *K3, "--json").json()
     assert len(points) > 2
     tpot = [point["metrics"]["tpot_s"] for point in points]
     rate = [point["metrics"]["tokens_per_s_per_megawatt"] for point in points]
@@ -338,28 +338,33 @@ def test_a_reader_that_leaves_is_no_error() -> None:
         assert program.wait() == 141
 
 
-def _names(node: Any) -> set[str]:
-    """Every key of a JSON document but those that are themselves data: lanes, tensor classes, kernel families."""
-    if isinstance(node, list):
-        return set().union(*map(_names, node))
-    found: set[str] = set()
-    if isinstance(node, dict):
-        for key, value in node.items():
-            found.add(key)
-            if key not in DATA:
-                found |= _names(value)
-    return found
+def _log(run: Path, *events: tuple[float, str, dict[str, int]]) -> None:
+    lines = [json.dumps({"time": time, "event": event, **details}) for time, event, details in events]
+    (run / "log.jsonl").write_text("\n".join(lines))
 
 
-#: Tables whose keys are names of lanes, tensor classes, kernel families or catalog fields.
-DATA = {
-    "precision", "rates", "energies", "p", "lane_time_s", "efficiency", "binding", "rests_on", "memory_efficiency",
-    "tensor_efficiency", "rows_half",
-}  # fmt: skip
+def test_status_counts_what_is_solved_since_the_start(codesign: Codesign, tmp_path: Path) -> None:
+    study = (ROOT / "optimize/tokens-per-megawatt.toml").read_text()
+    (tmp_path / "study.toml").write_text(study)
+    # 6 targets, 2 contexts, 2 precisions.
+    fresh = codesign("status", str(tmp_path), "--json").json()
+    assert (fresh["state"], fresh["solved"], fresh["problems"]) == ("unfinished", 0, 24)
+    # An earlier run of the same folder, then one that was killed after 2, resumed, and solved 4 more in 40 s.
+    earlier = ((0.0, "started", {}), (1.0, "solved", {}), (2.0, "finished", {}))
+    killed = ((100.0, "started", {"solved": 0}), (110.0, "solved", {}), (120.0, "solved", {}))
+    resumed = ((200.0, "resumed", {"solved": 2}), *((210.0 + 10 * i, "solved", {}) for i in range(4)))
+    _log(tmp_path, *earlier, *killed, *resumed)
+    with (tmp_path / "log.jsonl").open("a") as log:
+        log.write('\n{"time": 300.0, "event": "sol')
+    told = codesign("status", str(tmp_path), "--json").json()
+    assert (told["state"], told["solved"]) == ("unfinished", 6)
+    assert told["remaining_s"] == pytest.approx(18 * 10)
+    assert "6 of 24" in codesign("status", str(tmp_path)).out
 
 
 def test_every_name_of_a_result_is_in_the_glossary(codesign: Codesign) -> None:
-    for extra in ((), ("--tpot", "10 us"), ("--chips", "1")):
-        names = _names(codesign("evaluate", *K3, *extra, "--json").json())
-        assert len(names) > 60
-        assert unknown(sorted(names)) == []
+    found = codesign("evaluate", *K3, "--tpot", "20 ms", "--json").json()
+    parts = [found[part] for part in ("request", "mapping", "metrics", "memory", "counts")]
+    names = {name for part in (*parts, *found["operations"]) for name in part}
+    assert len(names) > 60
+    assert unknown(sorted(names)) == []

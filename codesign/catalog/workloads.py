@@ -45,11 +45,19 @@ class GQABlock(Block):
     bias: bool = False
     sinks: bool = False
     qk_norm: bool = False
+    chunk: Width | None = None
+    qkv_bias: bool = False
+    gate: bool = False
+    head_gate: bool = False
+    tied_values: bool = False
+    q_rank: Some | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "GQABlock":
         if self.heads % self.kv_heads:
             raise refuse(f"{self.kv_heads} does not divide {self.heads} heads", "a divisor of heads", "kv_heads")
+        if self.window and self.chunk:
+            raise refuse(f"{self.chunk} stands beside a window of {self.window}", "a window or a chunk", "chunk")
         return self
 
 
@@ -79,6 +87,116 @@ class KDABlock(Block):
     gate_rank: Width | None = None
 
 
+class GDNBlock(Block):
+    """Gated DeltaNet (`codesign.layers.gdn.GDN`)."""
+
+    kind: Literal["gdn"]
+    heads: Count
+    value_heads: Count
+    key_width: Width
+    value_width: Width
+    conv_kernel: Count = 4
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "GDNBlock":
+        if self.value_heads % self.heads:
+            raise refuse(f"{self.value_heads} is no multiple of {self.heads} heads", "a multiple", "value_heads")
+        return self
+
+
+class LightningBlock(Block):
+    """Lightning attention (`codesign.layers.lightning.Lightning`)."""
+
+    kind: Literal["lightning"]
+    heads: Count
+    key_width: Width
+    value_width: Width
+
+
+class Mamba2Block(Block):
+    """Mamba-2 (`codesign.layers.mamba2.Mamba2`)."""
+
+    kind: Literal["mamba2"]
+    heads: Count
+    head_width: Width
+    state_width: Width
+    groups: Count = 1
+    conv_kernel: Count = 4
+    conv_bias: bool = True
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Mamba2Block":
+        if self.heads % self.groups:
+            raise refuse(f"{self.groups} does not divide {self.heads} heads", "a divisor of heads", "groups")
+        return self
+
+
+class DSABlock(Block):
+    """DeepSeek sparse attention (`codesign.layers.dsa.DSA`)."""
+
+    kind: Literal["dsa"]
+    heads: Count
+    q_rank: Width
+    kv_rank: Width
+    nope: Width
+    rope: Some
+    value: Width
+    index_heads: Count
+    index_width: Width
+    top_k: Width
+    shared_index: bool = False
+
+
+class MSABlock(Block):
+    """Block-sparse attention (`codesign.layers.msa.MSA`)."""
+
+    kind: Literal["msa"]
+    heads: Count
+    kv_heads: Count
+    key_width: Width
+    value_width: Width
+    index_heads: Count
+    index_width: Width
+    block: Width
+    top_blocks: Width
+    qk_norm: bool = False
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "MSABlock":
+        if self.heads % self.kv_heads:
+            raise refuse(f"{self.kv_heads} does not divide {self.heads} heads", "a divisor of heads", "kv_heads")
+        if self.index_heads % self.kv_heads and self.kv_heads % self.index_heads:
+            raise refuse(f"{self.index_heads} does not go with {self.kv_heads} KV heads", "as many", "index_heads")
+        return self
+
+
+class CompressedBlock(Block):
+    """Compressed attention (`codesign.layers.compressed.Compressed`); ``ratio`` 0 leaves the window alone."""
+
+    kind: Literal["compressed"]
+    heads: Count
+    width: Width
+    q_rank: Width
+    window: Width
+    out_groups: Count
+    out_rank: Width
+    ratio: Some = 0
+    overlap: bool = False
+    index_heads: Some = 0
+    index_width: Some = 0
+    top_k: Some = 0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "CompressedBlock":
+        if self.heads % self.out_groups:
+            raise refuse(f"{self.out_groups} does not divide {self.heads} heads", "a divisor of heads", "out_groups")
+        if bool(self.index_heads) != bool(self.index_width) or bool(self.index_heads) != bool(self.top_k):
+            raise refuse("stands alone", "index_heads, index_width and top_k, or none of them", "index_heads")
+        if not self.ratio and (self.overlap or self.index_heads):
+            raise refuse("is 0, which leaves nothing to choose from", "tokens per entry", "ratio")
+        return self
+
+
 class MLPBlock(Block):
     """A dense feed-forward layer (`codesign.layers.mlp.MLP`)."""
 
@@ -102,6 +220,7 @@ class MoEBlock(Block):
     router_bias: bool = False
     latent_norm: bool = False
     bias: bool = False
+    shared_gate: bool = False
 
     @model_validator(mode="after")
     def _consistent(self) -> "MoEBlock":
@@ -115,7 +234,11 @@ class MoEBlock(Block):
         return self
 
 
-AnyBlock = Annotated[GQABlock | MLABlock | KDABlock | MLPBlock | MoEBlock, Field(discriminator="kind")]
+AnyBlock = Annotated[
+    GQABlock | MLABlock | KDABlock | MLPBlock | MoEBlock | GDNBlock | LightningBlock | Mamba2Block
+    | DSABlock | MSABlock | CompressedBlock,
+    Field(discriminator="kind"),
+]  # fmt: skip
 
 
 class LayerGroup(Table):
@@ -212,6 +335,7 @@ class ModelFile(CatalogFile):
         vocab: rows of the embedding and of the head.
         tied_embeddings: head and embedding are one matrix.
         max_context: longest context that the publisher supports [token].
+        residual_streams: streams of the residual, more than one under hyper-connections.
         published: counts to compare with.
         blocks: layer kinds by name.
         layers: the stack, as runs of layer groups.
@@ -225,6 +349,7 @@ class ModelFile(CatalogFile):
     vocab: Width
     tied_embeddings: bool
     max_context: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    residual_streams: Annotated[int, Field(ge=1, le=64)] = 1
     published: Published | None = None
     blocks: Annotated[dict[Text, AnyBlock], Field(min_length=1)]
     layers: Annotated[list[LayerGroup], Field(min_length=1)]

@@ -149,10 +149,13 @@ def _draw_list(document: Mapping[str, Any]) -> None:
 
 
 def _draw(document: Mapping[str, Any]) -> None:
+    from rich.markup import escape
+
     from codesign.cli import tables
 
     out = tables.console()
-    out.print(f"[bold]{document['title'] or document['name']}[/bold]  {document['kind']} {document['name']}")
+    title = document["title"] or document["name"]
+    out.print(f"[bold]{escape(title)}[/bold]  {document['kind']} {escape(document['name'])}")
     out.print("files    " + ", ".join(document["files"]), markup=False, soft_wrap=True)
     if document["aliases"]:
         out.print("aliases  " + ", ".join(document["aliases"]), markup=False, soft_wrap=True)

@@ -1,5 +1,8 @@
 """``optimize``, ``status`` and ``report``: a study from its file to its pages."""
 
+import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +25,7 @@ def register(app: typer.Typer) -> None:
         f"{study} --out runs/mine --resume",
         f"{study} --dry-run",
     )
+    arg.add_command(app, status, "codesign status runs/tokens-per-megawatt", "watch codesign status runs/mine")
     arg.add_command(
         app,
         report,
@@ -69,13 +73,77 @@ def optimize(
                 set=tuple(override or ()),
             )
     except KeyboardInterrupt as error:
-        where = f" --out {out}" if out else ""
-        raise arg.Interrupted(f"go on with: codesign optimize {study}{where} --resume") from error
+        raise arg.Interrupted("what was solved is kept: give the same command again with --resume") from error
     if dry_run:
         arg.answer(found, as_json, summaries.plan)
         return
     run = out or Path("runs") / found["name"]
     arg.answer(found, as_json, lambda summary: summaries.summary(summary, str(run), str(run / "report.html")))
+
+
+def status(run: Run, as_json: arg.Json = False, workspace: arg.Workspace = None) -> None:
+    """Tell how far a study is, from outside: it may be running in another terminal, or have been stopped."""
+    arg.answer(_progress(_folder(run, workspace)), as_json, _draw_status)
+
+
+def _progress(run: Path) -> dict[str, Any]:
+    """What a run folder says of its progress; times come from its log."""
+    from codesign.study.schema import load_study, plan
+
+    if not (run / "study.toml").is_file():
+        raise CodesignError("is no run folder", file=str(run), allowed="a folder written by 'codesign optimize'")
+    total = plan(load_study(run / "study.toml").study)["problems"]
+    solved, before, begun, last = 0, 0, None, None
+    for event in _events(run / "log.jsonl"):
+        last = event
+        if event["event"] in ("started", "resumed"):
+            solved = before = event.get("solved", 0)
+            begun = event["time"]
+        elif event["event"] == "solved":
+            solved += 1
+    finished = (run / "summary.json").is_file() and (last or {}).get("event") == "finished"
+    remaining = None
+    if not finished and begun is not None and last is not None and solved > before:
+        remaining = (last["time"] - begun) / (solved - before) * (total - solved)
+    return {
+        "schema": "codesign.status/1",
+        "run": str(run),
+        "state": "finished" if finished else "unfinished",
+        "solved": solved,
+        "problems": total,
+        "remaining_s": remaining,
+        "last_event": last["event"] if last else None,
+        "last_event_age_s": time.time() - last["time"] if last else None,
+        "report": str(run / "report.html") if (run / "report.html").is_file() else None,
+    }
+
+
+def _events(log: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a log that are whole: a running study may be writing the last one."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and isinstance(event.get("time"), int | float) and "event" in event:
+            yield event
+
+
+def _draw_status(document: dict[str, Any]) -> None:
+    typer.echo(
+        f"{document['run']}: {document['state']}, {document['solved']} of {document['problems']} problems solved"
+    )
+    if document["state"] == "unfinished":
+        if document["last_event_age_s"] is not None:
+            typer.echo(f"last news {document['last_event_age_s']:.0f} s ago: {document['last_event']}")
+        if document["remaining_s"] is not None:
+            typer.echo(f"about {document['remaining_s']:.0f} s of work left; a stopped run goes on with --resume")
+    if document["report"]:
+        typer.echo(f"report {document['report']}")
 
 
 def report(

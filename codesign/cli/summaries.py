@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from codesign.cli.tables import Cell, console, table, told, warnings
 from codesign.glossary import TPOT_DEFINITION
@@ -12,7 +13,7 @@ from codesign.glossary import TPOT_DEFINITION
 def summary(document: Mapping[str, Any], run: str, page: str | None, out: Console | None = None) -> None:
     """Draw what a study found: per context and precision the best design at each target, beside the best machine."""
     out = out or console()
-    out.print(f"[bold]{document.get('title') or document['name']}[/bold]")
+    out.print(f"[bold]{escape(document.get('title') or document['name'])}[/bold]")
     cases: dict[tuple[float, str], list[Sequence[Cell]]] = {}
     for problem in document["problems"]:
         rows = cases.setdefault((problem["context"], problem["precision"]), [])
@@ -58,3 +59,18 @@ def _machine(problem: Mapping[str, Any]) -> list[Cell]:
     gain = problem.get("gain_over_best_machine")
     rate = told(best["metrics"]["tokens_per_s_per_megawatt"], "token/s")
     return [best["arch"], rate, f"{gain:.2f} ×" if gain else None]
+
+
+def plan(document: Mapping[str, Any], out: Console | None = None) -> None:
+    """Draw what a study would do."""
+    out = out or console()
+    rows: list[Sequence[Cell]] = []
+    for name, value in document.items():
+        if name not in ("schema", "title"):
+            text = (
+                ", ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in value)
+                if isinstance(value, list)
+                else str(value)
+            )
+            rows.append((name.replace("_", " "), text))
+    out.print(table(document["title"], ("", "would be done"), rows, left=2))

@@ -19,7 +19,7 @@ from codesign.units import format_quantity
 
 LANES = ("memory", "tensor", "vector", "scale_up", "scale_out")
 
-Cell = str | None
+Cell = str | Text | None
 
 
 def console() -> Console:
@@ -36,7 +36,8 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]], *,
     for i, name in enumerate(columns):
         drawn.add_column(name, justify="left" if i < left else "right", overflow="fold")
     for row in rows:
-        drawn.add_row(*(cell if cell is not None else "–" for cell in row))
+        # What a file says is told as it is: brackets in it are no markup.
+        drawn.add_row(*("–" if cell is None else Text(cell) if isinstance(cell, str) else cell for cell in row))
     return drawn
 
 

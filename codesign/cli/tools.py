@@ -14,7 +14,7 @@ from codesign.errors import CodesignError
 
 #: What must be there to predict, search and report: name to import, and name of the distribution.
 NEEDED = {
-    "jax": "jax", "equinox": "equinox", "optax": "optax", "optimistix": "optimistix",
+    "jax": "jax", "equinox": "equinox", "optax": "optax",
     "orbax.checkpoint": "orbax-checkpoint", "pydantic": "pydantic", "pint": "pint", "scipy": "scipy",
     "polars": "polars", "altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "jinja2",
 }  # fmt: skip
@@ -146,8 +146,9 @@ def _arithmetic() -> Iterator[Check]:
         import jax
         import jax.numpy as jnp
 
-        import codesign.api  # noqa: F401 - switches float64 on, as every command has it
+        from codesign.runtime import prepare
 
+        prepare()
         yield Check("devices", True, ", ".join(sorted({d.platform for d in jax.devices()})))
         dtype = jnp.asarray(1.0).dtype
         yield Check("float64", dtype == jnp.float64, str(dtype))
@@ -161,7 +162,7 @@ def _arithmetic() -> Iterator[Check]:
 def _catalog(workspace: Path | None) -> Iterator[Check]:
     """Every file, validated, with the files that it refers to."""
     from codesign import catalog
-    from codesign.study import load_study
+    from codesign.study.schema import load_study
 
     loaders: dict[str, Callable[..., Any]] = {"system": catalog.load_system, "study": load_study}
     counted = 0
@@ -178,9 +179,11 @@ def _catalog(workspace: Path | None) -> Iterator[Check]:
 
 
 def _draw_doctor(document: dict[str, Any]) -> None:
+    from rich.text import Text
+
     from codesign.cli import tables
 
-    words = {True: "[green]ok[/green]", False: "[red]fails[/red]", None: "optional"}
+    words = {True: Text("ok", "green"), False: Text("fails", "red"), None: Text("optional", "dim")}
     rows = [(check["name"], words[check["ok"]], check["found"]) for check in document["checks"]]
     out = tables.console()
     out.print(tables.table("this installation", ("", "", "found"), rows, left=3))

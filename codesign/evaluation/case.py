@@ -13,7 +13,7 @@ from codesign.lanes import FAMILIES, TENSOR_DTYPES
 from codesign.machine import Machine
 from codesign.mapping import Mapping, enumerate_mappings
 from codesign.model import Model, model_of
-from codesign.precision import ARITHMETIC, BYTES, WEIGHT_CLASSES, Precision
+from codesign.precision import ARITHMETIC, BYTES, WEIGHT_CLASSES, Precision, with_cache
 
 #: Classes that ``--weights DTYPE`` leaves as the model file has them.
 KEPT_CLASSES = ("routed", "router", "embedding", "drafter")
@@ -109,9 +109,9 @@ def dtypes_of(
             names |= dict.fromkeys((c for c in WEIGHT_CLASSES if c not in KEPT_CLASSES), weights)
             names["activation"] = "bf16" if ARITHMETIC[weights] == "bf16" else "fp8"
     if kv_dtype:
-        names["kv"] = _dtype(kv_dtype, "--kv-dtype")
+        names = with_cache(names, _dtype(kv_dtype, "--kv-dtype"))
     if attention_dtype:
-        if _dtype(attention_dtype, "--attention-dtype") not in ("bf16", "fp8"):
+        if attention_dtype not in ("bf16", "fp8"):
             raise CodesignError(f"no attention scan in {attention_dtype!r}", key="--attention-dtype", allowed="bf16, fp8")
         names["attention_math"] = attention_dtype
     return names

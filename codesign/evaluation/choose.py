@@ -11,6 +11,7 @@ from codesign.evaluation.document import Evaluation, evaluation_document, mappin
 from codesign.evaluation.solve import decode_all, solve
 from codesign.mapping import Mapping, take
 from codesign.objective.batch import Batch
+from codesign.objective.compiled import BLOCK
 from codesign.objective.decode import Load
 
 #: Batches that a frontier tries.
@@ -19,11 +20,20 @@ FRONTIER_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256,
 #: Tokens of one answer, for energy per query.
 OUTPUT_TOKENS = 1000.0
 
+#: Largest exponent of expert popularity that the routing model was fitted to.
+MAX_SKEW = 1.5
 
-def _check(context: float, batch: float | None, tpot: float | None, drafts: float, case: Case) -> None:
+
+def _check(
+    context: float, batch: float | None, tpot: float | None, drafts: float, skew: float, output: float, case: Case
+) -> None:
     for name, value, low in (("--context", context, 0.0), ("--batch", batch, 0.0), ("--tpot", tpot, 0.0)):
         if value is not None and not (np.isfinite(value) and value > low):
             raise CodesignError(f"{value!r} is not a positive number", key=name, allowed="a finite number above 0")
+    if not (np.isfinite(output) and output > 0.0):
+        raise CodesignError(f"{output!r} tokens of an answer", key="--output", allowed="a finite number above 0")
+    if not 0.0 <= skew <= MAX_SKEW:
+        raise CodesignError(f"expert popularity of exponent {skew!r}", key="--skew", allowed=f"0 to {MAX_SKEW:g}")
     most = len(case.model.drafts.accepted_length) if case.model.drafts else 0
     if not 0 <= drafts <= most:
         allowed = f"0 to {most}" if most else f"0: {case.model_name} has no drafter in its file"
@@ -51,6 +61,7 @@ def _stop(found: Batch, i: int, given: bool) -> str:
 def evaluate_case(
     case: Case, context: float, *, degrees: Degrees | None = None, tpot: float | None = None,
     batch: float | None = None, drafts: float = 0.0, skew: float = 0.0, output: float = OUTPUT_TOKENS,
+    compiled: bool = False,
 ) -> Evaluation:
     """Answer one decode request.
 
@@ -58,7 +69,7 @@ def evaluate_case(
     taken, each at the largest batch that meets ``tpot`` [s] and fits; a batch that was not given is rounded down to
     whole sequences.  Where none serves, the answer is the mapping nearest to serving, with what is missing.
     """
-    _check(context, batch, tpot, drafts, case)
+    _check(context, batch, tpot, drafts, skew, output, case)
     mappings = case.mappings(degrees or Degrees())
     load = Load(batch=1.0, context=context, drafts=drafts, skew=skew, output=output)
     goal = np.inf if tpot is None else tpot
@@ -67,10 +78,9 @@ def evaluate_case(
     score = np.where(serves, found.result.tokens_per_s_per_megawatt, -np.inf)
     warnings = _warnings(case, load)
     if serves.any():
-        i = int(np.argmax(score))
-        whole = batch if batch is not None else max(np.floor(found.batch[i] * (1.0 + 1e-12)), 1.0)
+        i, whole = _whole(case, mappings, load, goal, found, score) if batch is None else (int(np.argmax(score)), batch)
         return _answer(case, take(mappings, i), load, whole, tpot, True, _stop(found, i, batch is not None),
-                       warnings, {})
+                       warnings, {}, compiled)
     fits = found.full <= 0.0
     missing: dict[str, Any] = {}
     if fits.any():
@@ -84,12 +94,24 @@ def evaluate_case(
         short = float(memory.fixed + (batch or 1.0) * memory.per_sequence - memory.capacity)
         missing = {"missing_bytes": short, "nearest_mapping": mapping_document(take(mappings, i))}
         stopped = "memory capacity"
-    return _answer(case, take(mappings, i), load, batch or 1.0, tpot, False, stopped, warnings, missing)
+    return _answer(case, take(mappings, i), load, batch or 1.0, tpot, False, stopped, warnings, missing, compiled)
+
+
+def _whole(
+    case: Case, mappings: Mapping, load: Load, goal: float, found: Batch, score: np.ndarray
+) -> tuple[int, float]:
+    """The best mapping once batches are whole: the best few at real batches are tried again, rounded down."""
+    order = np.argsort(-score, kind="stable")[:BLOCK]
+    whole = np.maximum(np.floor(found.batch[order] * (1.0 + 1e-12)), 1.0)
+    again = solve(case, take(mappings, order), load, goal, whole, whole)
+    rate = np.where(score[order] > -np.inf, again.result.tokens_per_s_per_megawatt, -np.inf)
+    best = int(np.argmax(rate))
+    return int(order[best]), float(whole[best])
 
 
 def _answer(
     case: Case, mapping: Mapping, load: Load, batch: float, tpot: float | None, feasible: bool, stopped: str,
-    warnings: list[str], missing: dict[str, Any],
+    warnings: list[str], missing: dict[str, Any], compiled: bool = False,
 ) -> Evaluation:
     load = Load(batch, load.context, load.drafts, load.skew, load.output)
     single = jax.tree.map(lambda x: np.asarray(x)[None], mapping)
@@ -102,7 +124,8 @@ def _answer(
         **missing,
     }
     return evaluation_document(
-        case, mapping, load, found, feasible=feasible, tpot=tpot, stopped=stopped, margin=margin, warnings=warnings
+        case, mapping, load, found, feasible=feasible, tpot=tpot, stopped=stopped, margin=margin, warnings=warnings,
+        compiled=compiled,
     )
 
 
@@ -126,7 +149,7 @@ def frontier_points(
     Returns:
         mappings, loads and `Decode` of the kept points, stacked in order of TPOT.
     """
-    _check(context, batch, tpot, drafts, case)
+    _check(context, batch, tpot, drafts, skew, output, case)
     mappings = case.mappings(degrees or Degrees())
     n = len(np.asarray(mappings.pp))
     batches = np.asarray([batch] if batch is not None else FRONTIER_BATCHES, dtype=float)
@@ -149,7 +172,7 @@ def frontier_case(case: Case, context: float, **given: Any) -> list[Evaluation]:
     warnings = _warnings(case, loads)
     return [
         _answer(case, take(mappings, i), take(loads, i), float(loads.batch[i]), given.get("tpot"), True,
-                "request" if given.get("batch") else "", warnings, {})
+                "request" if given.get("batch") else "", warnings, {}, compiled=True)
         for i in range(len(np.asarray(mappings.pp)))
     ]  # fmt: skip
 

@@ -167,25 +167,28 @@ def counts_document(case: Case, mapping: Mapping, load: Load) -> dict[str, Any]:
     return found
 
 
-def limited_by(rows: list[dict[str, Any]], stopped: str) -> str:
-    """What a user would improve first: the lane that binds most of the pass, and what stops a larger batch."""
+def limited_by(rows: list[dict[str, Any]], stopped: str, *, throttled: bool = False) -> str:
+    """What a user would improve first: the lane that binds most of the pass, and what stops a larger batch.
+
+    Where the chip slows down to stay within its power limit, no lane binds but that limit.
+    """
     shares = binding(rows)
-    lane = max(shares, key=lambda x: shares[x])
-    return LANE_WORDS[lane] + (f"; batch by {stopped}" if stopped else "")
+    words = "power limit" if throttled else LANE_WORDS[max(shares, key=lambda lane: shares[lane])]
+    return words + (f"; batch by {stopped}" if stopped else "")
 
 
 def evaluation_document(
     case: Case, mapping: Mapping, load: Load, found: Decode, *, feasible: bool, tpot: float | None, stopped: str,
-    margin: dict[str, Any], warnings: list[str],
+    margin: dict[str, Any], warnings: list[str], compiled: bool = False,
 ) -> Evaluation:
     """Put one answer together."""
     from codesign.catalog import kinds_used
 
-    rows = operations(case, mapping, load)
+    rows = operations(case, mapping, load, compiled=compiled)
     return Evaluation(
         {
             "schema": SCHEMA, "arch": case.arch, "model": case.model_name, "phase": "decode", "feasible": feasible,
-            "limited_by": limited_by(rows, stopped), "margin": margin,
+            "limited_by": limited_by(rows, stopped, throttled=bool(found.throttled > 0.5)), "margin": margin,
             "request": {
                 "context": float(load.context), "new": 1.0 + float(load.drafts), "batch": float(load.batch),
                 "drafts": round(float(load.drafts)), "tpot_s": tpot, "output": float(load.output),

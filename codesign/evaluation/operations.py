@@ -1,7 +1,10 @@
 """The rows of one pass as a table: work, lane times, latency, what binds, energy; and what the whole pass waits for."""
 
+from dataclasses import fields
+from functools import lru_cache, partial
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 
@@ -9,8 +12,13 @@ from codesign.evaluation.case import Case
 from codesign.evaluation.solve import leaves
 from codesign.execution import Timed
 from codesign.lanes import LANES, TENSOR_DTYPES
+from codesign.layers.base import Step
+from codesign.machine import Machine
 from codesign.mapping import Mapping
+from codesign.model import Model
 from codesign.objective.decode import Load, timed_pass
+from codesign.precision import Precision
+from codesign.work import pass_rows
 
 #: What a lane is called when it binds.
 LANE_WORDS = {
@@ -32,28 +40,56 @@ def _numbers(t: Timed, hidden: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def operations(case: Case, mapping: Mapping, load: Load) -> list[dict[str, Any]]:
+def _timed(model: Model, uniform: bool, *args: Any) -> Any:
+    """Numbers of every row of a pass, block by block, then those of the ends."""
+    *fixed, load = args
+    timed = timed_pass(model, *fixed, eqx.tree_at(lambda x: x.skew, load, 0.0) if uniform else load)
+    blocks = [[_numbers(t, h) for t, h in zip(b, hs, strict=True)] for b, hs in zip(timed.blocks, timed.hidden, strict=True)]
+    return blocks, [_numbers(t, 0.0) for t in timed.head], _numbers(timed.hand_off, 0.0)
+
+
+_compiled = partial(jax.jit, static_argnums=(0, 1))(_timed)
+
+
+@lru_cache(maxsize=64)
+def _names(model: Model) -> tuple[list[list[tuple[str, str]]], list[tuple[str, str]], tuple[str, str]]:
+    """Names and kernel families of the rows of a pass, in the order of `_timed`: counted on a machine of ones."""
+    one = jax.tree.map(lambda x: 1.0, Machine(*([1.0] * len(fields(Machine)))))
+    step = Step(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, one, Precision.from_names(dict(model.dtypes)))
+    rows = pass_rows(model, step, 1.0, 0.0)
+    *blocks, head, (hand_off,) = [[(r.name, r.family) for r in b] for b in (*rows.blocks, rows.head, (rows.hand_off,))]
+    return blocks, head, hand_off
+
+
+def operations(case: Case, mapping: Mapping, load: Load, *, compiled: bool = False) -> list[dict[str, Any]]:
     """Every operation of a pass on the fullest chip, summed over its layers, as `codesign evaluate --json` lists it.
 
-    ``time_s = pnorm(lane_time_s) + latency_s`` and ``sum time_s - sum hidden_s = pass_s``; each lane time is
+    ``time_s = pnorm(lane_time_s) + latency_s`` with the exponent of the row's ``family`` and ``sum time_s - sum hidden_s = pass_s``; each lane time is
     ``work / (rate x efficiency)`` with the rates of ``machine.rates`` and the efficiency given beside it.
     Operations that cost nothing on this mapping (a collective over one chip) are left out.
+
+    Args:
+        case: machine, model, constants and precisions.
+        mapping, load: of scalars.
+        compiled: compile first, which pays from a few dozen calls on.
     """
-    timed = timed_pass(case.model, *leaves((case.machine, case.execution, case.precision, mapping, load)))
-    found: list[tuple[str, float, str, dict[str, Any]]] = []
-    for (name, _), block, hidden, count in zip(
-        case.model.blocks, timed.blocks, timed.hidden, case.model.block_counts(), strict=True
-    ):
-        found += [
-            (f"{name}.{t.row.name}", count, "every stage", _numbers(t, h))
-            for t, h in zip(block, hidden, strict=True)
-        ]
-    found += [(t.row.name, 1, "last stage", _numbers(t, 0.0)) for t in timed.head]
-    found.append((timed.hand_off.row.name, 1, "between stages", _numbers(timed.hand_off, 0.0)))
+    fixed = leaves((case.machine, case.execution, case.precision, mapping, load))
+    uniform = not np.any(np.asarray(load.skew))
+    blocks, head, hand_off = (_compiled if compiled else _timed)(case.model, uniform, *fixed)
+    block_rows, head_rows, hand_off_row = _names(case.model)
+    found = [
+        (f"{name}.{row}", family, count, "every stage", numbers)
+        for (name, _), rows, block, count in zip(
+            case.model.blocks, block_rows, blocks, case.model.block_counts(), strict=True
+        )
+        for (row, family), numbers in zip(rows, block, strict=True)
+    ]
+    found += [(*row, 1, "last stage", numbers) for row, numbers in zip(head_rows, head, strict=True)]
+    found.append((*hand_off_row, 1, "between stages", hand_off))
     values = jax.tree.map(lambda x: float(np.asarray(x)), [numbers for *_, numbers in found])
 
     rows = []
-    for (name, count, stage, _), v in zip(found, values, strict=True):
+    for (name, family, count, stage, _), v in zip(found, values, strict=True):
         if v["time"] <= 0.0:
             continue
         n = float(count)
@@ -61,7 +97,7 @@ def operations(case: Case, mapping: Mapping, load: Load) -> list[dict[str, Any]]
         memory, tensor, vector, up, out = (n * w for w in v["work"])
         rows.append(
             {
-                "name": name, "layers": count, "stage": stage,
+                "name": name, "family": family, "layers": count, "stage": stage,
                 "dtype": TENSOR_DTYPES[round(v["dtype"])] if tensor else None,
                 "bound_by": max(waits, key=lambda lane: waits[lane]),
                 "time_s": n * v["time"],

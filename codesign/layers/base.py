@@ -118,6 +118,19 @@ class Layer(Protocol):
         ...
 
 
+@runtime_checkable
+class Indexed(Protocol):
+    """A layer kind that also keeps index keys, by which it chooses what to attend to."""
+
+    def index_elements(self) -> float:
+        """Elements of index keys kept per token of context, beside the cache and in a dtype of their own."""
+        ...
+
+    def index_share(self, step: Step) -> Number:
+        """Share of a sequence's index keys that one chip of the instance keeps."""
+        ...
+
+
 def gemm(
     name: str, parameters: Number, tokens: Number, width_in: Number, width_out: Number, kind: str, step: Step,
     launches: float = 1.0, family: str = "gemm",

@@ -82,7 +82,7 @@ class MLA:
             Row(
                 "scan", "attention",
                 memory=step.batch * (step.cached + 2.0 * step.new) / ways * latent * p.bytes["kv"]
-                + t * heads * (latent + self.kv_rank) * p.bytes["activation"],
+                + t * heads * ways * (latent + self.kv_rank) * p.bytes["activation"],
                 tensor=2.0 * scores * (2 * self.kv_rank + self.rope),
                 dtype=p.math["scan"],
                 rows=step.new * self.heads,

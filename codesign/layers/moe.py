@@ -33,6 +33,7 @@ class MoE:
         router_bias: one correction bias per expert.
         latent_norm: a norm of ``width`` between combine and the projection back.
         bias: biases in the experts.
+        shared_gate: the shared experts' output is gated by one value per token.
         norms: norms around the layer, in units of the residual width.
     """
 
@@ -48,6 +49,7 @@ class MoE:
     latent_norm: bool = False
     bias: bool = False
     norms: int = 1
+    shared_gate: bool = False
 
     def expert_width(self, hidden: int) -> int:
         """Width of what is dispatched."""
@@ -71,6 +73,8 @@ class MoE:
         if self.shared_inner:
             shared = (3 if self.gated else 2) * hidden * self.shared_inner
             found.append(Weights("shared", shared, shared))
+            if self.shared_gate:
+                found.append(Weights("shared", hidden, hidden, "copy"))
         if self.width:
             latent = 2 * hidden * self.width
             found.append(Weights("latent", latent, latent, "copy"))

@@ -3,7 +3,7 @@
 TPOT grows with the batch, so the largest admissible batch is the smaller of two: the one at which memory is full
 (closed form) and the root of ``TPOT(B) = target``.  The root is bracketed and found by the Anderson-Bjorck variant of
 false position with a fixed number of steps; both ends of the bracket and the result are evaluated by the same loop, so
-that the model is compiled once.  Its derivative (implicit function theorem) is taken in `codesign.search.gradient`.
+that the model is compiled once.  Its derivative (implicit function theorem) is taken in `codesign.objective.gradient`.
 """
 
 from typing import NamedTuple

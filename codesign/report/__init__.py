@@ -1,6 +1,6 @@
 """The report of a study: one self-contained HTML file, and every chart and table as an image or CSV.
 
-``write_report(run_dir)`` reads ``summary.json`` and writes ``report.html`` beside it; ``export`` writes PNG, SVG and CSV.
+``write_report(run_dir)`` reads ``summary.json`` and writes ``report.html`` beside it; ``export`` writes images and CSV.
 Both load their libraries when called, so that importing this package costs nothing.
 """
 

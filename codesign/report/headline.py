@@ -22,20 +22,25 @@ def headlines(summary: Json, matrix: list[dict[str, Any]]) -> list[dict[str, Any
         entry = next((e for k, e in candidates(problem) if k == row["part"]), None)
         found.append(
             {
-                "key": problem_key(problem), "case": case_of(problem).key,
-                "where": f"TPOT ≤ {milliseconds(problem['target_s'])}, {context_words(problem['context'])} tokens of context, "
+                "key": problem_key(problem),
+                "case": case_of(problem).key,
+                "where": f"TPOT ≤ {milliseconds(problem['target_s'])}, {context_words(problem['context'])} tokens of "
+                f"context, "
                 f"{problem['precision']} weights",
-                "sentence": _sentence(row), "figures": _figures(row, entry), "facts": _facts(row, entry, units),
+                "sentence": _sentence(row),
+                "figures": _figures(row, entry),
+                "facts": _facts(row, entry, units),
                 "note": problem.get("note") or "",
             }
-        )  # fmt: skip
+        )
     return found
 
 
 def _sentence(row: dict[str, Any]) -> str:
     if not row["design"]:
         if row["machine"]:
-            return f"No design within the budgets meets this target; {row['machine']} of the catalog does, with {plain(row['machine_value'])} tokens/s per MW."
+            value = plain(row["machine_value"])
+            return f"No design within the budgets meets this target; {row['machine']} does, at {value} tokens/s per MW."
         return "Neither a design within the budgets nor a part of the catalog meets this target."
     text = f"{row['design']} serves the most: {plain(row['value'])} tokens/s per MW"
     if row["gain"]:
@@ -58,13 +63,29 @@ def _figures(row: dict[str, Any], entry: Json | None) -> list[tuple[str, str, st
     throttled = "throttled by its power limit" if part(made, "metrics").get("throttled") else "below its power limit"
     return [
         ("tokens/s per MW", plain(row["value"]), spread),
-        ("against the catalog", times(row["gain"]), row["machine"] or "none feasible"),
-        ("tokens/s per user", plain(metric(made, "tokens_per_s_per_user")), f"TPOT {milliseconds(metric(made, 'tpot_s'))}"),
+        ("against the catalog", times(row["gain"]), _other(row)),
+        (
+            "tokens/s per user",
+            plain(metric(made, "tokens_per_s_per_user")),
+            f"TPOT {milliseconds(metric(made, 'tpot_s'))}",
+        ),
         ("tokens/s per chip", plain(metric(made, "tokens_per_s_per_chip")), kind),
         ("$ per million tokens", plain(metric(made, "dollars_per_million_tokens")), "cost of owning the chips"),
         ("energy per token", quantity(metric(made, "energy_per_token_j"), "J"), "all-in, as drawn"),
-        ("power per chip", quantity(metric(made, "board_power_w"), "W"), f"{quantity(metric(made, 'provisioned_power_w'), 'W')} provisioned; {throttled}"),
-    ]  # fmt: skip
+        (
+            "power per chip",
+            quantity(metric(made, "board_power_w"), "W"),
+            f"{quantity(metric(made, 'provisioned_power_w'), 'W')} provisioned; {throttled}",
+        ),
+    ]
+
+
+def _other(row: dict[str, Any]) -> str:
+    """The part compared with, and what to know of it."""
+    if not row["machine"]:
+        return "none feasible"
+    rests = f"; rests on {row['machine_kinds']}" if row["machine_kinds"] else ""
+    return f"{row['machine']}, {row['machine_status']}{rests}"
 
 
 def _facts(row: dict[str, Any], entry: Json | None, units: dict[str, str]) -> list[tuple[str, str]]:
@@ -74,7 +95,7 @@ def _facts(row: dict[str, Any], entry: Json | None, units: dict[str, str]) -> li
     batch = number(part(made, "request").get("batch"))
     mix = [f"{words(k)} {quantity(v, units.get(k, '1'))}" for k, v in part(made, "variables").items()]
     facts = [
-        ("Limited by", row["limited_by"] or "not told"),
+        ("Limited by", row["limited_by"] or "–"),
         ("Binding budgets", row["active"] or "none"),
         ("Mix, per chip", ", ".join(mix)),
         ("Mapping", mapping_words(part(made, "mapping")) + (f"; batch {plain(batch)} per instance" if batch else "")),

@@ -81,11 +81,9 @@
     figure.tables.forEach((name) => { datasets[name] = rowsFor(figure, name); });
     const values = signals();
     return Object.assign({}, panel, {
-      $schema: "vega-lite",
-      config: data.config,
+      config: Object.assign({}, data.config, { legend: Object.assign({}, data.config.legend, narrow() ? { columns: 4 } : {}) }),
       datasets,
       params: Object.keys(values).map((name) => ({ name, value: values[name] })),
-      autosize: { type: "fit-x", contains: "padding", resize: true },
     });
   }
 
@@ -94,8 +92,7 @@
     const boxes = all(".panel", place);
     for (let i = 0; i < boxes.length; i++) {
       const spec = finished(figure, figure.panels[i]);
-      delete spec.$schema;
-      const options = { mode: "vega-lite", renderer: "svg", actions: false, tooltip };
+      const options = { mode: "vega-lite", renderer: "svg", actions: false, tooltip, logLevel: 1 };
       const result = await window.vegaEmbed(boxes[i], spec, options);
       const svg = boxes[i].querySelector("svg");
       if (svg) { svg.setAttribute("role", "img"); svg.setAttribute("aria-label", figure.title); }
@@ -170,7 +167,7 @@
   }
   function written(value, kind) {
     if (value === null || value === undefined || value === "") return dash;
-    if (kind === "text") return String(value);
+    if (["text", "range", "words"].includes(kind)) return String(value);
     if (kind === "flag") return value ? "yes" : "no";
     if (kind === "ms") return Number(value.toPrecision(3)) + " ms";
     if (kind === "percent") return (value * 100).toFixed(1) + " %";
@@ -246,13 +243,29 @@
     state.chosen_part = $("part").value;
   }
 
+  // The choices stand in the address, so that a view can be kept or sent.
+  function remember() {
+    const query = new URLSearchParams();
+    ["context", "precision", "target", "part"].forEach((id) => query.set(id, $(id).value));
+    try { history.replaceState(null, "", "?" + query + location.hash); } catch (error) { /* not allowed here: no loss */ }
+  }
+
+  function recall() {
+    const query = new URLSearchParams(location.search);
+    let any = false;
+    ["context", "precision", "target", "part"].forEach((id) => {
+      if (all("option", $(id)).some((o) => o.value === query.get(id))) { $(id).value = query.get(id); any = true; }
+    });
+    if (any) read();
+  }
+
   let pending = Promise.resolve();
   function changed() {
     texts();
     pending = pending.then(redraw).catch((error) => trouble("A chart could not be drawn: " + error));
   }
 
-  ["context", "precision", "target", "part"].forEach((id) => $(id).addEventListener("change", () => { read(); changed(); }));
+  ["context", "precision", "target", "part"].forEach((id) => $(id).addEventListener("change", () => { read(); remember(); changed(); }));
   all(".key button").forEach((button) => button.addEventListener("click", () => {
     const on = button.getAttribute("aria-pressed") !== "true";
     button.setAttribute("aria-pressed", String(on));
@@ -268,6 +281,7 @@
   window.addEventListener("afterprint", () => closed.forEach((d) => { d.open = false; }));
 
   show();
+  recall();
   texts();
   try {
     for (const place of all("figure.chart")) await draw(place);

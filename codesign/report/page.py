@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ from codesign.report.charts.base import config
 from codesign.report.data import Tables, tables
 from codesign.report.headline import headlines, precision_words
 from codesign.report.pack import compress, pack_table
-from codesign.report.style import context_words, parts_of
+from codesign.report.style import context_words, parts_of, words
 from codesign.report.summary import Case, Json, cases, items, part, read_summary
 from codesign.report.tables import ALL, cells
-from codesign.report.words import KINDS, NOT_MODELLED, basis, milliseconds
+from codesign.report.words import KINDS, NOT_MODELLED, basis, milliseconds, quantity
 
 #: Parts of the catalog that are switched on when the page opens; all optima are.
 FIRST_SHOWN = 8
@@ -61,7 +62,7 @@ def defaults(summary: Json, rows: Tables) -> dict[str, Any]:
 
 
 def choice(rows: Tables, case: Case) -> dict[str, Any]:
-    """Problem and part to show for a case: the middle one of the targets that something meets, and the best part there."""
+    """Problem and part to show for a case: the middle of the targets that something meets, and the best part there."""
     problems = list(dict.fromkeys(r["problem"] for r in rows["answers"] if r["case"] == case.key))
     solved = [p for p in problems if any(r["value"] for r in rows["answers"] if r["problem"] == p)] or problems
     problem = solved[len(solved) // 2] if solved else ""
@@ -71,15 +72,20 @@ def choice(rows: Tables, case: Case) -> dict[str, Any]:
 
 def _figure(figure: Figure, summary: Json) -> dict[str, Any]:
     return {
-        "name": figure.name, "title": figure.title, "caption": figure.caption, "columns": figure.columns, "scope": figure.scope,
-        "basis": basis(summary, figure.basis), "tables": figure.tables(), "panels": list(figure.panels),
-    }  # fmt: skip
+        "name": figure.name,
+        "title": figure.title,
+        "caption": figure.caption,
+        "columns": figure.columns,
+        "scope": figure.scope,
+        "basis": basis(summary, figure.basis),
+        "tables": figure.tables(),
+        "panels": list(figure.panels),
+    }
 
 
 def page(summary: Json) -> str:
     """The whole page as text."""
     import jinja2
-    import vl_convert
 
     rows = tables(summary)
     made = {name: _figure(f, summary) for name, f in figures(summary, rows).items()}
@@ -90,10 +96,14 @@ def page(summary: Json) -> str:
         "config": config(),
         "state": state,
         "tables": {name: pack_table(table) for name, table in rows.items()},
-        "views": {n: {"columns": [vars(c) for c in t.columns], "scope": t.scope, "title": t.title} for n, t in scoped.items()},
+        "views": {
+            n: {"columns": [vars(c) for c in t.columns], "scope": t.scope, "title": t.title} for n, t in scoped.items()
+        },
     }
     files = resources.files("codesign.report")
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
     template = environment.from_string(files.joinpath("template.html.j2").read_text(encoding="utf-8"))
     return template.render(
         summary=summary,
@@ -114,12 +124,15 @@ def page(summary: Json) -> str:
         calibrated=bool(part(summary, "execution").get("calibrated")),
         findings=[str(x) for x in items(summary, "findings")],
         warnings=[str(x) for x in items(summary, "warnings")],
-        budgets=items(summary, "budgets"),
+        budgets=[
+            (words(str(b.get("name"))), quantity(b.get("limit"), b.get("unit") or "1", 4), b.get("note") or "")
+            for b in items(summary, "budgets")
+        ],
         not_modelled=NOT_MODELLED,
         glossary=ENTRIES,
         style=files.joinpath("page.css").read_text(encoding="utf-8"),
         script=files.joinpath("page.js").read_text(encoding="utf-8"),
-        library=_inert(vl_convert.javascript_bundle()),
+        library=library(),
         data=compress(document),
     )
 
@@ -129,6 +142,10 @@ def _targets(summary: Json) -> list[tuple[str, str]]:
     return [(f"{t:g}", milliseconds(t)) for t in targets]
 
 
-def _inert(script: str) -> str:
-    """A script that cannot end, or comment out, the element that holds it."""
+@cache
+def library() -> str:
+    """The drawing library (Vega, Vega-Lite, Vega-Embed) as one script, which cannot end the element that holds it."""
+    import vl_convert
+
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")

@@ -1,8 +1,8 @@
 """Bands of tokens/s per MW that others forecast, drawn beside the model's results where the case is theirs.
 
 From a published article on mapping MoE inference to hardware (SemiAnalysis, October 2026), Figure 7: decode of a
-Kimi-K3-class model at about 500,000 tokens of context.  Read off a logarithmic chart, so bands and not points; a scenario
-forecast, not a measurement.  Nothing here is used in any computation of the model.
+Kimi-K3-class model at about 500,000 tokens of context.  Read off a logarithmic chart, so bands and not points; a
+scenario forecast, not a measurement.  Nothing here is used in any computation of the model.
 """
 
 from typing import NamedTuple

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from codesign.report.summary import Json, items, optimum_key
 
-OPTIMUM_COLOURS = ("#d55e00", "#0072b2", "#009e73", "#8f6bc9", "#b8860b")
+OPTIMUM_COLOURS = ("#d55e00", "#2b83c6", "#009e73", "#8f6bc9", "#b8860b")
 MACHINE_COLOURS = ("#56b4e9", "#e69f00", "#cc79a7", "#8a8a2b", "#7b68c8", "#a0673c", "#3aa6a0", "#8c8c8c")
 SHAPES = ("circle", "square", "triangle-up", "cross", "triangle-down")
 DASHES = {"shipping": (1, 0), "announced": (6, 3), "hypothetical": (2, 2)}

@@ -44,8 +44,11 @@ def read_summary(run_dir: Path) -> Json:
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        raise CodesignError("no summary: the run is not finished, or this is not a run folder", file=name,
-                            allowed="a folder written by 'codesign optimize'") from None
+        raise CodesignError(
+            "no summary: the run is not finished, or this is not a run folder",
+            file=name,
+            allowed="a folder written by 'codesign optimize'",
+        ) from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise CodesignError(f"not readable as JSON: {error}", file=name) from None
     found = summary.get("schema") if isinstance(summary, dict) else None

@@ -10,7 +10,9 @@ from typing import Any
 
 from codesign.report.words import milliseconds, percent, plain
 
-#: How a value is written: ``text``, ``plain`` (3 digits), ``percent``, ``ratio``, ``ms`` (given in ms), ``flag``.
+#: How a value is written: ``text``, ``plain`` (3 digits), ``percent``, ``ratio``, ``ms`` (given in ms), ``flag``,
+#: ``range`` (text that stays on one line),
+#: ``words`` (text that needs room).
 Kind = str
 
 
@@ -43,78 +45,120 @@ MATRIX = Table(
     "matrix",
     "The answer at every target",
     (
-        Column("target", "target TPOT", "ms"), Column("design", "best mix"), Column("value", "tokens/s/MW", "plain"),
-        Column("range", "range"), Column("machine", "best catalog part"), Column("machine_value", "tokens/s/MW", "plain"),
-        Column("gain", "gain", "ratio"), Column("limited_by", "limited by"), Column("active", "budgets that bind"),
+        Column("target", "target TPOT", "ms"),
+        Column("design", "best mix"),
+        Column("value", "tokens/s/MW", "plain"),
+        Column("range", "range", "range"),
+        Column("machine", "best catalog part"),
+        Column("machine_value", "tokens/s/MW", "plain"),
+        Column("gain", "gain", "ratio"),
+        Column("limited_by", "limited by", "words"),
+        Column("active", "budgets that bind", "words"),
     ),
     "case",
     "The mix is shown in its buildable form where it was found, before rounding else.",
-)  # fmt: skip
+)
 
 RANKING = Table(
     "answers",
     "Everything at this target, best first",
     (
-        Column("label", "part"), Column("value", "tokens/s/MW", "plain"), Column("of_best", "of best", "percent"),
-        Column("per_megawatt_drawn", "per MW drawn", "plain"), Column("tpot", "TPOT", "ms"), Column("per_user", "tokens/s/user", "plain"),
-        Column("per_chip", "tokens/s/chip", "plain"), Column("dollars", "$ per M tokens", "plain"), Column("joules", "J per token", "plain"),
-        Column("provisioned_w", "W provisioned", "plain"), Column("batch", "batch", "plain"), Column("mapping", "mapping"),
-        Column("limited_by", "limited by"), Column("least_tpot", "least TPOT", "ms"), Column("missing", "what is missing"),
+        Column("label", "part"),
+        Column("value", "tokens/s/MW", "plain"),
+        Column("of_best", "of best", "percent"),
+        Column("per_megawatt_drawn", "per MW drawn", "plain"),
+        Column("tpot", "TPOT", "ms"),
+        Column("per_user", "tokens/s/user", "plain"),
+        Column("per_chip", "tokens/s/chip", "plain"),
+        Column("dollars", "$ per M tokens", "plain"),
+        Column("joules", "J per token", "plain"),
+        Column("provisioned_w", "W provisioned", "plain"),
+        Column("batch", "batch", "plain"),
+        Column("mapping", "mapping", "words"),
+        Column("limited_by", "limited by", "words"),
+        Column("least_tpot", "least TPOT", "ms"),
+        Column("missing", "what is missing", "words"),
+        Column("kinds", "rests on, beside datasheets", "words"),
     ),
     "problem",
     "Parts that cannot meet the target come last, with the least TPOT that they reach.",
-)  # fmt: skip
+)
 
 MIXES = Table(
     "mixes",
     "The mix, relaxed and built",
     (
-        Column("label", "design"), Column("title", "variable"), Column("value", "optimum", "plain"), Column("built", "built", "plain"),
-        Column("unit", "unit"), Column("low", "lower bound", "plain"), Column("high", "upper bound", "plain"), Column("at", "held by bound"),
+        Column("label", "design"),
+        Column("title", "variable"),
+        Column("value", "optimum", "plain"),
+        Column("built", "built", "plain"),
+        Column("unit", "unit"),
+        Column("low", "lower bound", "plain"),
+        Column("high", "upper bound", "plain"),
+        Column("at", "held by bound"),
     ),
     "problem",
-)  # fmt: skip
+)
 
 ROUNDING = Table(
     "rounding",
     "Relaxed and buildable, residual, starts",
     (
-        Column("label", "design"), Column("target", "target TPOT", "ms"), Column("relaxed", "relaxed tokens/s/MW", "plain"),
-        Column("built", "buildable tokens/s/MW", "plain"), Column("loss", "loss", "percent"), Column("kkt", "KKT residual", "plain"),
-        Column("starts_near", "starts within 0.5 %", "plain"), Column("starts", "starts", "plain"), Column("active", "constraints that bind"),
-        Column("limited_by", "limited by"),
+        Column("label", "design"),
+        Column("target", "target TPOT", "ms"),
+        Column("relaxed", "relaxed tokens/s/MW", "plain"),
+        Column("built", "buildable tokens/s/MW", "plain"),
+        Column("loss", "loss", "percent"),
+        Column("kkt", "KKT residual", "plain"),
+        Column("starts_near", "starts within 0.5 %", "plain"),
+        Column("starts", "starts", "plain"),
+        Column("active", "constraints that bind", "words"),
+        Column("limited_by", "limited by", "words"),
     ),
     "case",
-)  # fmt: skip
+)
 
 POWER = Table(
     "power_table",
     "Power: formula against published ratings",
     (
-        Column("part", "part"), Column("published_w", "published [W]", "plain"), Column("envelope_w", "formula [W]", "plain"),
-        Column("ratio", "formula / published", "ratio"), Column("fitted", "fitted on it", "flag"), Column("source", "source"),
+        Column("part", "part"),
+        Column("published_w", "published [W]", "plain"),
+        Column("envelope_w", "formula [W]", "plain"),
+        Column("ratio", "formula / published", "ratio"),
+        Column("fitted", "fitted on it", "flag"),
+        Column("source", "source"),
     ),
-)  # fmt: skip
+)
 
 CHECKS = Table(
     "checks",
     "Published points against the model",
     (
-        Column("name", "point"), Column("predicted", "predicted", "plain"), Column("published", "published", "plain"),
-        Column("unit", "unit"), Column("ratio", "predicted / published", "ratio"), Column("terms", "which terms make the difference"),
+        Column("name", "point"),
+        Column("predicted", "predicted", "plain"),
+        Column("published", "published", "plain"),
+        Column("unit", "unit"),
+        Column("ratio", "predicted / published", "ratio"),
+        Column("terms", "which terms make the difference", "words"),
         Column("source", "source"),
     ),
-)  # fmt: skip
+)
 
 BANDS = Table(
     "bands",
     "Scenario forecast against this study",
     (
-        Column("title", "machine"), Column("case", "case"), Column("low", "forecast, low", "plain"), Column("high", "forecast, high", "plain"),
-        Column("ours_low", "here, least over targets", "plain"), Column("ours_high", "here, most over targets", "plain"),
-        Column("best_target", "most at target", "ms"), Column("of_band", "most here / middle of band", "ratio"),
+        Column("title", "machine"),
+        Column("case", "case"),
+        Column("low", "forecast, low", "plain"),
+        Column("high", "forecast, high", "plain"),
+        Column("ours_low", "here, least over targets", "plain"),
+        Column("ours_high", "here, most over targets", "plain"),
+        Column("best_target", "most at target", "ms"),
+        Column("of_band", "most here / middle of band", "ratio"),
     ),
-)  # fmt: skip
+)
 
 ALL = (MATRIX, RANKING, MIXES, ROUNDING, POWER, CHECKS, BANDS)
 
@@ -123,7 +167,7 @@ def cell(value: Any, kind: Kind) -> str:
     """A value as the page writes it; a dash where there is none."""
     if value is None or value == "":
         return "–"
-    if kind == "text":
+    if kind in ("text", "range", "words"):
         return str(value)
     if kind == "flag":
         return "yes" if value else "no"

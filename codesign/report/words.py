@@ -1,4 +1,4 @@
-"""Prose of the report: the basis said on every chart, what is not modelled, and how numbers and mappings are written."""
+"""Prose of the report: the basis said on every chart, what is not modelled, how numbers and mappings are written."""
 
 from collections.abc import Mapping
 from typing import Any

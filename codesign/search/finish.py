@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linprog, nnls
 
+from codesign.machine import Machine
+from codesign.mapping import take
 from codesign.search.problem import Problem
 from codesign.search.space import BUDGETS, Space
 
@@ -40,8 +42,8 @@ class Finished:
         budgets: g, (budgets,).
         residual: KKT residual.
         prices: budget or ``target_tpot`` -> (left, right) elasticity.
-        bound: variables at a bound, name index -> ``low`` | ``high``.
-        path: score after each accepted step. evaluations: of the model, counted.
+        by_machine: derivative of the score by each field of `Machine`, at ``x``.
+        path: score after each step. evaluations: of the model, counted.
     """
 
     x: np.ndarray
@@ -51,6 +53,7 @@ class Finished:
     budgets: np.ndarray
     residual: float
     prices: dict[str, tuple[float, float]]
+    by_machine: Machine
     path: list[float]
     evaluations: int
 
@@ -65,6 +68,7 @@ class _Samples:
     g: np.ndarray
     g_by_x: np.ndarray
     by_target: np.ndarray
+    by_machine: Machine
 
 
 def _around(space: Space, x: np.ndarray, width: float) -> np.ndarray:
@@ -77,7 +81,8 @@ def _sample(problem: Problem, space: Space, x: np.ndarray, mapping: int, width: 
     y = _around(space, x, width)
     built = space.build(y)
     p = problem.pieces(built, np.arange(len(y)), np.full(len(y), mapping))
-    return _Samples(y, p.score, p.gradient, built.budgets, built.budgets_by_x, np.asarray(p.scored.by_target))
+    return _Samples(y, p.score, p.gradient, built.budgets, built.budgets_by_x, np.asarray(p.scored.by_target),
+                    take(p.scored.by_machine, 0))
 
 
 def _step(s: _Samples, space: Space, radius: float) -> np.ndarray:
@@ -138,7 +143,8 @@ def finish(problem: Problem, space: Space, x: np.ndarray, mapping: int, steps: i
     residual, prices = certify(samples, space)
     return Finished(
         x=x, score=float(samples.score[0]), mapping=mapping, overdraft=float(max(samples.g[0].max(), 0.0)),
-        budgets=samples.g[0], residual=residual, prices=prices, path=path, evaluations=evaluations,
+        budgets=samples.g[0], residual=residual, prices=prices,
+        by_machine=samples.by_machine, path=path, evaluations=evaluations,
     )  # fmt: skip
 
 
@@ -150,8 +156,7 @@ def certify(s: _Samples, space: Space) -> tuple[float, dict[str, tuple[float, fl
     """
     x = s.y[0]
     n, k = len(x), len(s.y)
-    near = s.score <= s.score.min() + ACTIVE + np.abs(s.gradient).max() * 2 * NEAR
-    pieces = s.gradient[near]
+    pieces = s.gradient
     active = [(i, j) for i in range(k) for j in range(s.g.shape[1]) if s.g[i, j] > -ACTIVE]
     columns = [pieces.T]
     if active:
@@ -175,7 +180,7 @@ def certify(s: _Samples, space: Space) -> tuple[float, dict[str, tuple[float, fl
     objectives = {BUDGETS[j]: cs for j, cs in index.items() if cs}
     costs = {name: np.bincount(cs, minlength=a.shape[1]).astype(float) for name, cs in objectives.items()}
     target = np.zeros(a.shape[1])
-    target[: len(pieces)] = s.by_target[near]
+    target[: len(pieces)] = s.by_target
     costs["target_tpot"] = target
     for name, cost in costs.items():
         ends = []

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from codesign.execution import Execution
+from codesign.machine import Machine
 from codesign.mapping import Mapping, take
 from codesign.model import Model
 from codesign.objective.compiled import score_points, solve_points
@@ -50,13 +51,20 @@ class Problem:
 
     def screen(self, built: Built, index: int) -> np.ndarray:
         """Score of every mapping on one built design, without derivatives, (m,)."""
-        machine = take(built.machine, index)
-        found = solve_points(
-            self.model, self.execution, self.precision, machine, self.mappings, self.load, self.target
-        )
-        with np.errstate(divide="ignore"):
-            rate = np.log(found.result.tokens_per_s_per_megawatt)
-        return rate - SHORTFALL * (found.late + found.full)
+        return self._rates(take(built.machine, index), self.mappings)[0]
+
+    def _rates(self, machine: Machine, mappings: Mapping) -> tuple[np.ndarray, np.ndarray]:
+        found = solve_points(self.model, self.execution, self.precision, machine, mappings, self.load, self.target)
+        shortfall = found.late + found.full
+        return np.log(found.result.tokens_per_s_per_megawatt) - SHORTFALL * shortfall, shortfall
+
+    def scores(self, built: Built, point: np.ndarray, mapping: np.ndarray) -> np.ndarray:
+        """Scores of pairs, as `pieces`, without derivatives, (n,)."""
+        return self._rates(take(built.machine, point), take(self.mappings, mapping))[0]
+
+    def shortfall(self, built: Built, mapping: int) -> float:
+        """How far the first design of ``built`` is from serving on one mapping; 0 where it serves."""
+        return float(self._rates(take(built.machine, slice(0, 1)), take(self.mappings, slice(mapping, mapping + 1)))[1][0])
 
     def pieces(self, built: Built, point: np.ndarray, mapping: np.ndarray) -> Pieces:
         """Scores and gradients of pairs (point of ``built``, index of a mapping)."""

@@ -1,4 +1,4 @@
-"""The figures of the report, in the order in which an architect asks: answer, frontier, mix, time, power, price, trust."""
+"""The figures of the report, in the order in which an architect asks: from the answer to how far to trust it."""
 
 from codesign.report.charts.answer import answer_figure
 from codesign.report.charts.base import Figure
@@ -19,9 +19,22 @@ __all__ = ["Figure", "figures"]
 def figures(summary: Json, tables: Tables) -> dict[str, Figure]:
     """Every figure that has something to draw, by name."""
     made = (
-        answer_figure, frontier_figure, mapping_figure, mix_figure, budget_figure, waterfall_figure, timeline_figure,
-        energy_figure, roofline_figure, power_drawn_figure, power_table_figure, elasticity_figure, shadow_figure,
-        search_figure, check_figure, sensitivity_figure,
-    )  # fmt: skip
+        answer_figure,
+        frontier_figure,
+        mapping_figure,
+        mix_figure,
+        budget_figure,
+        waterfall_figure,
+        timeline_figure,
+        energy_figure,
+        roofline_figure,
+        power_drawn_figure,
+        power_table_figure,
+        elasticity_figure,
+        shadow_figure,
+        search_figure,
+        check_figure,
+        sensitivity_figure,
+    )
     found = [make(summary, tables) for make in made]
     return {figure.name: figure for figure in found if figure is not None}

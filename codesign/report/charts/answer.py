@@ -14,25 +14,45 @@ def answer_figure(summary: Json, tables: Tables) -> Figure | None:
         return None
     parts = parts_of(summary)
     base = alt.Chart(data("answers")).transform_filter(f"{PROBLEM} && isValid(datum.value)")
-    y = alt.Y("label:N", sort=alt.EncodingSortField(field="rank", op="min"), title=None, axis=alt.Axis(grid=True, ticks=False, domain=False))
-    x = alt.X("value:Q", title=f"{PER_MEGAWATT}", scale=alt.Scale(type="log", nice=True, padding=12), axis=alt.Axis(format="~s", tickCount=6))
+    y = alt.Y(
+        "label:N",
+        sort=alt.EncodingSortField(field="rank", op="min"),
+        title=None,
+        axis=alt.Axis(grid=True, ticks=False, domain=False),
+    )
+    x = alt.X(
+        "value:Q",
+        title=f"{PER_MEGAWATT}",
+        scale=alt.Scale(type="log", nice=False, padding=14),
+        axis=alt.Axis(format="~s", tickCount=5),
+    )
     tooltip = [
-        alt.Tooltip("label:N", title="part"), alt.Tooltip("value:Q", title=PER_MEGAWATT, format=",.4~g"),
-        alt.Tooltip("tpot:Q", title="TPOT [ms]", format=".3~g"), alt.Tooltip("mapping:N"),
-        alt.Tooltip("batch:Q", format=".3~g"), alt.Tooltip("limited_by:N", title="limited by"),
-        alt.Tooltip("low:Q", format=",.3~g"), alt.Tooltip("high:Q", format=",.3~g"),
-    ]  # fmt: skip
+        alt.Tooltip("label:N", title="part"),
+        alt.Tooltip("value:Q", title=PER_MEGAWATT, format=",.4~g"),
+        alt.Tooltip("tpot:Q", title="TPOT [ms]", format=".3~g"),
+        alt.Tooltip("mapping:N"),
+        alt.Tooltip("batch:Q", format=".3~g"),
+        alt.Tooltip("limited_by:N", title="limited by"),
+        alt.Tooltip("low:Q", format=",.3~g"),
+        alt.Tooltip("high:Q", format=",.3~g"),
+    ]
     ranges = (
         base.transform_filter("isValid(datum.low) && isValid(datum.high)")
         .mark_rule(strokeWidth=5, opacity=0.35)
         .encode(y=y, x=alt.X("low:Q"), x2="high:Q", color=part_colour(parts))
     )
-    points = base.mark_point(size=90).encode(x=x, y=y, color=part_colour(parts), shape=part_shape(parts), tooltip=tooltip)
-    names = base.mark_text(align="left", dx=10).encode(x=x, y=y, text=alt.Text("value:Q", format=",.3~r"))
+    points = base.mark_point(size=90).encode(
+        x=x, y=y, color=part_colour(parts), shape=part_shape(parts), tooltip=tooltip
+    )
+    told = base.transform_calculate(right="max(datum.value, datum.high)")
+    names = told.mark_text(align="left", dx=10).encode(
+        x=alt.X("right:Q"), y=y, text=alt.Text("value:Q", format=",.3~r")
+    )
     return Figure(
         name="answer",
         title="What serves the most at this target",
-        caption="Logarithmic axis. Diamonds are optima of the search in their buildable form, other marks parts of the catalog. "
+        caption="Logarithmic axis. Diamonds are optima of the search in their buildable form, other marks parts of the "
+        "catalog. "
         "A bar behind a mark is the range that its assumptions span, where it was computed.",
         panels=(panel(ranges + points + names, alt.Step(21)),),
         scope="problem",

@@ -3,10 +3,21 @@
 import altair as alt
 
 from codesign.report.charts.base import (
-    CASE, GREY, SHOWN, Figure, Spec, data, panel, part_colour, part_shape, target_axis,
-)  # fmt: skip
+    CASE,
+    GREY,
+    SHOWN,
+    Figure,
+    Spec,
+    data,
+    designs_of,
+    log_ticks,
+    panel,
+    part_colour,
+    part_shape,
+    target_axis,
+)
 from codesign.report.data import Tables
-from codesign.report.style import parts_of, pretty
+from codesign.report.style import parts_of
 from codesign.report.summary import Json, items
 
 
@@ -25,17 +36,25 @@ def mix_figure(summary: Json, tables: Tables) -> Figure | None:
     for name in dict.fromkeys(r["variable"] for r in rows):
         first = next(r for r in rows if r["variable"] == name)
         unit = f" [{first['unit']}]" if first["unit"] else ""
-        y = alt.Y("value:Q", title=None, scale=alt.Scale(type="log", nice=True), axis=alt.Axis(tickCount=4, format="~s"))
+        seen = [float(v) for r in rows if r["variable"] == name for v in (r["value"], r["built"]) if v]
+        low, high = 0.85 * min(seen), 1.18 * max(seen)
+        scale = alt.Scale(type="log", domain=[low, high], nice=False)
+        y = alt.Y("value:Q", title=None, scale=scale, axis=alt.Axis(values=log_ticks(low, high, 6), format="~g"))
         base = alt.Chart(data("mixes")).transform_filter(f"{CASE} && {SHOWN} && datum.variable === '{name}'")
         tooltip = [
-            alt.Tooltip("label:N", title="design"), alt.Tooltip("target:Q", title="target [ms]", format="~g"),
+            alt.Tooltip("label:N", title="design"),
+            alt.Tooltip("target:Q", title="target [ms]", format="~g"),
             alt.Tooltip("value:Q", title=f"optimum{unit}", format=",.4~g"),
-            alt.Tooltip("built:Q", title=f"built{unit}", format=",.4~g"), alt.Tooltip("at:N", title="held by bound"),
-            alt.Tooltip("low:Q", title="lower bound", format=",.4~g"), alt.Tooltip("high:Q", title="upper bound", format=",.4~g"),
-        ]  # fmt: skip
-        held = base.transform_filter("datum.at !== ''").transform_calculate(bound="datum.at === 'low' ? datum.low : datum.high")
+            alt.Tooltip("built:Q", title=f"built{unit}", format=",.4~g"),
+            alt.Tooltip("at:N", title="held by bound"),
+            alt.Tooltip("low:Q", title="lower bound", format=",.4~g"),
+            alt.Tooltip("high:Q", title="upper bound", format=",.4~g"),
+        ]
+        held = base.transform_filter("datum.at !== ''").transform_calculate(
+            bound="datum.at === 'low' ? datum.low : datum.high"
+        )
         chart = alt.layer(
-            held.mark_rule(strokeDash=[2, 3], opacity=0.6).encode(y=alt.Y("bound:Q", title=None)),
+            held.mark_rule(strokeDash=[2, 3], opacity=0.6, clip=True).encode(y=alt.Y("bound:Q", title=None)),
             base.mark_line(strokeWidth=2.4).encode(x=x, y=y, color=colour, order="target:Q"),
             base.mark_point(size=60).encode(x=x, y=y, color=colour, shape=part_shape(parts), tooltip=tooltip),
             base.transform_filter("isValid(datum.built)")
@@ -46,10 +65,12 @@ def mix_figure(summary: Json, tables: Tables) -> Figure | None:
     return Figure(
         name="mixes",
         title="The winning mix at each target",
-        caption="Per chip; both axes logarithmic. Diamonds are the optimum, bars across them the buildable design that rounding "
+        caption="Per chip; both axes logarithmic. Diamonds are the optimum, bars across them the buildable design that "
+        "rounding "
         "gives. A dotted line is a bound of the search that holds a variable: the answer there depends on the bound.",
         panels=tuple(panels),
         columns=3,
+        keyed=True,
     )
 
 
@@ -59,30 +80,40 @@ def budget_figure(summary: Json, tables: Tables) -> Figure | None:
     if not rows:
         return None
     panels: list[Spec] = []
-    titles = {f"Optimum, {pretty(t)}": pretty(t) for t in items(summary, "technologies")}
-    for label in dict.fromkeys(str(r["label"]) for r in rows):
+    for label in designs_of(summary, rows):
         base = (
             alt.Chart(data("budget_use"))
             .transform_filter(f"{CASE} && datum.label === '{label}'")
-            .transform_calculate(text="(datum.active ? '● ' : '') + format(datum.use, '.0%')", ink="datum.use > 0.62 ? 'white' : '#1b1f24'")
+            .transform_calculate(
+                text="(datum.active ? '● ' : '') + format(datum.use, '.0%')",
+                ink="datum.use > 0.62 ? 'white' : '#1b1f24'",
+            )
             .encode(
-                x=alt.X("target:O", title="target TPOT [ms]", axis=alt.Axis(labelAngle=0, format="~g", ticks=False, domain=False)),
+                x=alt.X(
+                    "target:O",
+                    title="target TPOT [ms]",
+                    axis=alt.Axis(labelAngle=0, format="~g", ticks=False, domain=False),
+                ),
                 y=alt.Y("title:N", title=None, sort=None, axis=alt.Axis(ticks=False, domain=False)),
             )
         )
         scale = alt.Scale(domain=[0, 1], range=["#eef3f7", "#0b4f7d"], clamp=True)
         tooltip = [
-            alt.Tooltip("title:N", title="budget"), alt.Tooltip("use:Q", format=".1%"), alt.Tooltip("active:N", title="binds"),
-            alt.Tooltip("limit:Q", format=",.4~g"), alt.Tooltip("unit:N"),
-        ]  # fmt: skip
+            alt.Tooltip("title:N", title="budget"),
+            alt.Tooltip("use:Q", format=".1%"),
+            alt.Tooltip("active:N", title="binds"),
+            alt.Tooltip("limit:Q", format=",.4~g"),
+            alt.Tooltip("unit:N"),
+        ]
         chart = base.mark_rect(stroke=GREY, strokeOpacity=0.3).encode(
             color=alt.Color("use:Q", scale=scale, legend=None), tooltip=tooltip
         ) + base.mark_text(fontSize=11).encode(text="text:N", color=alt.Color("ink:N", scale=None))
-        panels.append(panel(chart.resolve_scale(color="independent"), alt.Step(24), titles.get(label, label)))
+        panels.append(panel(chart.resolve_scale(color="independent"), alt.Step(24), label.partition(", ")[2]))
     return Figure(
         name="budgets",
         title="What binds",
-        caption="Share of each budget that the optimum uses. A dot marks a constraint that binds: its shadow price is below.",
+        caption="Share of each budget that the optimum uses. A dot marks a constraint that binds: its shadow price is "
+        "below.",
         panels=tuple(panels),
         columns=2,
     )

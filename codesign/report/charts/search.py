@@ -2,7 +2,18 @@
 
 import altair as alt
 
-from codesign.report.charts.base import CASE, PROBLEM, SHOWN, Figure, Spec, data, panel, part_colour, part_shape, target_axis
+from codesign.report.charts.base import (
+    CASE,
+    PROBLEM,
+    SHOWN,
+    Figure,
+    Spec,
+    data,
+    panel,
+    part_colour,
+    part_shape,
+    target_axis,
+)
 from codesign.report.charts.mixes import _targets
 from codesign.report.data import Tables
 from codesign.report.style import parts_of
@@ -35,25 +46,33 @@ def search_figure(summary: Json, tables: Tables) -> Figure | None:
         y = alt.Y("drawn:Q", title="ln below the best", scale=alt.Scale(type="log"), axis=gap)
         x = alt.X("start:O", title="start", axis=alt.Axis(labelAngle=0))
         chart = ends.mark_point(size=70).encode(
-            x=x, y=y, color=colour, shape=shape, tooltip=[alt.Tooltip("label:N", title="design"), "start:O", alt.Tooltip("gap:Q", format=".2~e")]
+            x=x,
+            y=y,
+            color=colour,
+            shape=shape,
+            tooltip=[alt.Tooltip("label:N", title="design"), "start:O", alt.Tooltip("gap:Q", format=".2~e")],
         )
         panels.append(panel(chart, 190, "Where each start ended"))
     targets = target_axis(_targets(summary, tables))
     rows = alt.Chart(data("rounding")).transform_filter(f"{CASE} && {SHOWN}")
     if any(r["kkt"] is not None for r in tables["rounding"]):
         kept = rows.transform_filter("isValid(datum.kkt)").transform_calculate(drawn="max(datum.kkt, 1e-9)")
-        y = alt.Y("drawn:Q", title="KKT residual", scale=alt.Scale(type="log"), axis=gap)
+        y = alt.Y("drawn:Q", title="KKT residual", scale=alt.Scale(type="log", nice=False, padding=10), axis=gap)
         chart = alt.layer(
             kept.mark_line(opacity=0.6).encode(x=targets, y=y, color=colour),
-            kept.mark_point(size=60).encode(x=targets, y=y, color=colour, shape=shape, tooltip=["label:N", alt.Tooltip("kkt:Q", format=".2~e")]),
-            alt.Chart(alt.InlineData([{"bar": KKT_BAR}])).mark_rule(strokeDash=[4, 3], opacity=0.6).encode(y="bar:Q"),
+            kept.mark_point(size=60).encode(
+                x=targets, y=y, color=colour, shape=shape, tooltip=["label:N", alt.Tooltip("kkt:Q", format=".2~e")]
+            ),
+            rows.mark_rule(strokeDash=[4, 3], opacity=0.6).encode(y=alt.datum(KKT_BAR)),
         )
         panels.append(panel(chart, 190, f"Residual at the optimum (bar {KKT_BAR:g})"))
     if any(r["loss"] is not None for r in tables["rounding"]):
         y = alt.Y("loss:Q", title="loss by rounding", axis=alt.Axis(format=".1~%", tickCount=5))
         chart = alt.layer(
             rows.mark_line(opacity=0.6).encode(x=targets, y=y, color=colour),
-            rows.mark_point(size=60).encode(x=targets, y=y, color=colour, shape=shape, tooltip=["label:N", alt.Tooltip("loss:Q", format=".2%")]),
+            rows.mark_point(size=60).encode(
+                x=targets, y=y, color=colour, shape=shape, tooltip=["label:N", alt.Tooltip("loss:Q", format=".2%")]
+            ),
         )
         panels.append(panel(chart, 190, "Relaxed against buildable"))
     return Figure(
@@ -62,4 +81,5 @@ def search_figure(summary: Json, tables: Tables) -> Figure | None:
         caption=f"Gaps are differences of ln(tokens/s/MW), so about relative; those below {FLOOR:g} are drawn on it.",
         panels=tuple(panels),
         columns=2,
+        keyed=True,
     )

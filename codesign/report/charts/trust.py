@@ -8,7 +8,7 @@ from codesign.report.style import parts_of
 from codesign.report.summary import Json
 
 
-def check_figure(summary: Json, tables: Tables) -> Figure | None:
+def check_figure(_: Json, tables: Tables) -> Figure | None:
     """Predicted over published."""
     rows = [r for r in tables["checks"] if r["ratio"]]
     if not rows:
@@ -17,11 +17,22 @@ def check_figure(summary: Json, tables: Tables) -> Figure | None:
     base = alt.Chart(data("checks")).transform_filter("isValid(datum.ratio)")
     y = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(ticks=False, domain=False, grid=True))
     scale = alt.Scale(type="log", domain=[1 / far, far], nice=False)
-    x = alt.X("ratio:Q", title="predicted / published", scale=scale,
-              axis=alt.Axis(values=[0.25, 0.5, 0.8, 1, 1.25, 2, 4], format="~g"))  # fmt: skip
-    tooltip = ["name:N", alt.Tooltip("predicted:Q", format=",.4~g"), alt.Tooltip("published:Q", format=",.4~g"), "unit:N", "terms:N", "source:N"]
+    x = alt.X(
+        "ratio:Q",
+        title="predicted / published",
+        scale=scale,
+        axis=alt.Axis(values=[0.25, 0.5, 0.8, 1, 1.25, 2, 4], format="~g"),
+    )
+    tooltip = [
+        "name:N",
+        alt.Tooltip("predicted:Q", format=",.4~g"),
+        alt.Tooltip("published:Q", format=",.4~g"),
+        "unit:N",
+        "terms:N",
+        "source:N",
+    ]
     chart = alt.layer(
-        alt.Chart(alt.InlineData([{"one": 1.0}])).mark_rule(opacity=0.6).encode(x=alt.X("one:Q", scale=scale)),
+        base.mark_rule(opacity=0.6).encode(x=alt.datum(1.0)),
         base.mark_point(size=80, color="#d55e00").encode(x=x, y=y, tooltip=tooltip),
         base.mark_text(align="left", dx=9).encode(x=x, y=y, text=alt.Text("ratio:Q", format=".2f")),
     )
@@ -44,14 +55,17 @@ def sensitivity_figure(summary: Json, tables: Tables) -> Figure | None:
     for i in dict.fromkeys(r["panel"] for r in rows):
         here = [r for r in rows if r["panel"] == i]
         first, unit = here[0], f" [{here[0]['unit']}]" if here[0]["unit"] else ""
-        values = [float(r["value"]) for r in here]  # type: ignore[arg-type]
+        values = [float(r["value"]) for r in here]
         wide = min(values) > 0 and max(values) / min(values) >= 3
-        x = alt.X("value:Q", title=f"{first['title']}{unit}", scale=alt.Scale(type="log" if wide else "linear", zero=False, nice=False, padding=6),
-                  axis=alt.Axis(tickCount=4, format="~s"))  # fmt: skip
+        scale = alt.Scale(type="log", nice=False) if wide else alt.Scale(zero=False, nice=False, padding=6)
+        x = alt.X("value:Q", title=f"{first['title']}{unit}", scale=scale, axis=alt.Axis(tickCount=4, format="~g"))
         y = alt.Y("metric:Q", title=PER_MEGAWATT, scale=alt.Scale(zero=False), axis=alt.Axis(format="~s", tickCount=4))
         base = alt.Chart(data("sensitivity")).transform_filter(f"datum.panel === {i}").encode(x=x, y=y, color=colour)
-        tooltip = [alt.Tooltip("series:N", title="part"), alt.Tooltip("value:Q", title=str(first["title"]), format=",.3~g"),
-                   alt.Tooltip("metric:Q", title=PER_MEGAWATT, format=",.4~g")]  # fmt: skip
+        tooltip = [
+            alt.Tooltip("series:N", title="part"),
+            alt.Tooltip("value:Q", title=str(first["title"]), format=",.3~g"),
+            alt.Tooltip("metric:Q", title=PER_MEGAWATT, format=",.4~g"),
+        ]
         own = base.transform_filter("datum.series === datum.label")
         others = base.transform_filter("datum.series !== datum.label")
         names = others.transform_aggregate(value="min(value)", metric="min(metric)", groupby=["series"])
@@ -65,7 +79,8 @@ def sensitivity_figure(summary: Json, tables: Tables) -> Figure | None:
     return Figure(
         name="sensitivity",
         title="What the unknowns would change",
-        caption="Each panel moves one unpublished number over its range, all else as in the catalog; dashed level lines are the "
+        caption="Each panel moves one unpublished number over its range, all else as in the catalog; dashed level "
+        "lines are the "
         "parts it is compared with.",
         panels=tuple(panels),
         columns=3,

@@ -1,35 +1,38 @@
 """Tidy tables made from a summary: what charts draw and what CSV files hold, one row per mark.
 
-A table is a list of flat dicts; every row names the case, the problem and the part that it belongs to where it belongs to
-one, since the page selects by them.  Times are in ms, other columns in SI or in the unit that their row names.
+A table is a list of flat dicts; every row names the case, the problem and the part that it belongs to, where it belongs
+to one, since the page selects by them.  Times are in ms, other columns in SI or in the unit that their row names.
 """
+
+from typing import Any
 
 from codesign.report.data.answers import answers, matrix
 from codesign.report.data.designs import budget_use, mixes, rounding
-from codesign.report.data.frontier import band_rows, curves, end_labels
-from codesign.report.data.operations import ceilings, operations
+from codesign.report.data.frontier import band_rows, curves, ends
+from codesign.report.data.operations import ceilings, operations, roof_labels
 from codesign.report.data.power import drawn, power_table
 from codesign.report.data.search import convergence, elasticities, shadow_prices, starts
 from codesign.report.data.trust import checks, sensitivity
 from codesign.report.summary import Json
 
-Row = dict[str, object]
+Row = dict[str, Any]
 Tables = dict[str, list[Row]]
 
 
 def tables(summary: Json) -> Tables:
     """All tables of a summary, by name. A table without rows stays in, empty."""
-    found = curves(summary)
+    found, rows, roofs = curves(summary), operations(summary), ceilings(summary)
     return {
         "answers": answers(summary),
         "matrix": matrix(summary),
         "frontier": found,
-        "frontier_labels": end_labels(summary, found),
+        "frontier_labels": ends(summary, found),
         "bands": band_rows(summary),
         "mixes": mixes(summary),
         "budget_use": budget_use(summary),
-        "operations": operations(summary),
-        "ceilings": ceilings(summary),
+        "operations": rows,
+        "ceilings": roofs,
+        "roof_labels": roof_labels(rows, roofs),
         "power_drawn": drawn(summary),
         "power_table": power_table(summary),
         "elasticities": elasticities(summary),

@@ -20,7 +20,7 @@ def answers(summary: Json) -> list[dict[str, Any]]:
     """Rows: case, problem, target [ms], part, label, optimum, status, feasible, value [tokens/s/MW], low, high, rank,
     of_best (value over the best feasible one's), tpot [ms], least_tpot [ms], per_chip, per_user, per_megawatt_drawn,
     dollars, joules, board_w, provisioned_w, batch, mapping (in words), degrees (as a table), limited_by,
-    missing.
+    missing, kinds (of its inputs that no datasheet states).
 
     An optimum stands with its buildable design, as far as it was found; ``relaxed`` is its value before rounding.
     """
@@ -43,28 +43,42 @@ def _row(problem: Json, look: Any, entry: Json) -> dict[str, Any]:
     low, high = interval(entry)
     tpot, least = metric(made, "tpot_s"), number(entry.get("least_tpot_s"))
     return {
-        "case": case_of(problem).key, "problem": problem_key(problem), "target": problem["target_s"] * 1e3,
-        "part": look.key, "label": look.label, "optimum": look.optimum, "status": look.status, "feasible": feasible,
+        "case": case_of(problem).key,
+        "problem": problem_key(problem),
+        "target": problem["target_s"] * 1e3,
+        "part": look.key,
+        "label": look.label,
+        "optimum": look.optimum,
+        "status": look.status,
+        "feasible": feasible,
         "value": metric(made, "tokens_per_s_per_megawatt") if feasible else None,
-        "low": low if feasible else None, "high": high if feasible else None,
+        "low": low if feasible else None,
+        "high": high if feasible else None,
         "relaxed": metric(entry, "tokens_per_s_per_megawatt") if look.optimum and feasible else None,
-        "tpot": tpot * 1e3 if tpot and feasible else None, "least_tpot": least * 1e3 if least else None,
-        "per_chip": metric(made, "tokens_per_s_per_chip"), "per_user": metric(made, "tokens_per_s_per_user"),
+        "tpot": tpot * 1e3 if tpot and feasible else None,
+        "least_tpot": least * 1e3 if least else None,
+        "per_chip": metric(made, "tokens_per_s_per_chip"),
+        "per_user": metric(made, "tokens_per_s_per_user"),
         "per_megawatt_drawn": metric(made, "tokens_per_s_per_megawatt_drawn"),
-        "dollars": metric(made, "dollars_per_million_tokens"), "joules": metric(made, "energy_per_token_j"),
-        "board_w": metric(made, "board_power_w"), "provisioned_w": metric(made, "provisioned_power_w"),
-        "batch": number(part(made, "request").get("batch")), "mapping": mapping_words(part(made, "mapping")),
+        "dollars": metric(made, "dollars_per_million_tokens"),
+        "joules": metric(made, "energy_per_token_j"),
+        "board_w": metric(made, "board_power_w"),
+        "provisioned_w": metric(made, "provisioned_power_w"),
+        "batch": number(part(made, "request").get("batch")),
+        "mapping": mapping_words(part(made, "mapping")),
         "degrees": part(made, "mapping"),
-        "limited_by": entry.get("limited_by") or "", "missing": entry.get("missing") or "",
-    }  # fmt: skip
+        "limited_by": entry.get("limited_by") or "",
+        "missing": entry.get("missing") or "",
+        "kinds": ", ".join(k for k in items(entry, "kinds") if k != "datasheet"),
+    }
 
 
 def matrix(summary: Json) -> list[dict[str, Any]]:
     """One row per problem: the best optimum against the best machine of the catalog.
 
     Rows: case, problem, target [ms], design, value, low, high, range (in words), technology, machine, machine_value,
-    machine_status, gain (value over machine_value), limited_by, active (constraints that bind, in words), runner_up,
-    runner_up_of_best, note.
+    machine_status, machine_kinds, gain (value over machine_value), limited_by, active (constraints that bind, in
+    words), runner_up, runner_up_of_best, note.
     """
     rows = answers(summary)
     found = []
@@ -77,18 +91,25 @@ def matrix(summary: Json) -> list[dict[str, Any]]:
         runner = next((r for r in here if r["optimum"] and r is not design), None)
         found.append(
             {
-                "case": case_of(problem).key, "problem": key, "target": problem["target_s"] * 1e3,
-                "design": design and design["label"].partition(", ")[2], "part": design and design["part"],
-                "value": design and design["value"], "low": design and design["low"], "high": design and design["high"],
+                "case": case_of(problem).key,
+                "problem": key,
+                "target": problem["target_s"] * 1e3,
+                "design": design and design["label"].partition(", ")[2],
+                "part": design and design["part"],
+                "value": design and design["value"],
+                "low": design and design["low"],
+                "high": design and design["high"],
                 "range": f"{plain(design['low'])} – {plain(design['high'])}" if design and design["low"] else None,
-                "machine": machine and machine["label"], "machine_value": machine and machine["value"],
+                "machine": machine and machine["label"],
+                "machine_value": machine and machine["value"],
                 "machine_status": machine and machine["status"],
+                "machine_kinds": machine and machine["kinds"],
                 "gain": design["value"] / machine["value"] if design and machine else None,
-                "limited_by": design and design["limited_by"],
+                "limited_by": design["limited_by"] if design else "out of reach",
                 "active": ", ".join(words(str(a)) for a in items(entry, "active_constraints")),
                 "runner_up": runner and runner["label"].partition(", ")[2],
                 "runner_up_of_best": runner["value"] / design["value"] if runner and design else None,
                 "note": problem.get("note") or "",
             }
-        )  # fmt: skip
+        )
     return found

@@ -27,9 +27,12 @@ def designs(summary: Json) -> Iterator[tuple[Json, Any, Json]]:
 def head(problem: Json, look: Any) -> dict[str, Any]:
     """The columns by which the page selects a row of a design."""
     return {
-        "case": case_of(problem).key, "problem": problem_key(problem), "target": problem["target_s"] * 1e3,
-        "part": look.key, "label": look.label,
-    }  # fmt: skip
+        "case": case_of(problem).key,
+        "problem": problem_key(problem),
+        "target": problem["target_s"] * 1e3,
+        "part": look.key,
+        "label": look.label,
+    }
 
 
 def scale_of(values: list[float], unit: str) -> tuple[float, str]:
@@ -46,8 +49,8 @@ def scale_of(values: list[float], unit: str) -> tuple[float, str]:
 def mixes(summary: Json) -> list[dict[str, Any]]:
     """Rows: case, problem, target [ms], part, label, variable, title, unit, value, built, low, high, at.
 
-    ``value`` is the optimum's, ``built`` the rounded design's, in ``unit``; ``at`` says ``low`` or ``high`` where a bound
-    of the search holds the variable, else is empty.  Only variables that the design has are listed.
+    ``value`` is the optimum's, ``built`` the rounded design's, in ``unit``; ``at`` says ``low`` or ``high`` where a
+    bound of the search holds the variable, else is empty.  Only variables that the design has are listed.
     """
     declared = {v["name"]: v for v in items(summary, "variables")}
     found: list[dict[str, Any]] = []
@@ -60,9 +63,14 @@ def mixes(summary: Json) -> list[dict[str, Any]]:
             bounds = declared.get(name, {})
             found.append(
                 head(problem, look)
-                | {"variable": name, "value": v, "built": number(rounded.get(name)),
-                   "low": number(bounds.get("lo")), "high": number(bounds.get("hi"))}
-            )  # fmt: skip
+                | {
+                    "variable": name,
+                    "value": v,
+                    "built": number(rounded.get(name)),
+                    "low": number(bounds.get("lo")),
+                    "high": number(bounds.get("hi")),
+                }
+            )
     for name in dict.fromkeys(row["variable"] for row in found):
         rows = [row for row in found if row["variable"] == name]
         entry = describe(name)
@@ -94,14 +102,20 @@ def budget_use(summary: Json) -> list[dict[str, Any]]:
                 about = declared.get(name, {})
                 rows.append(
                     head(problem, look)
-                    | {"budget": name, "title": words(name), "use": use, "active": name in active,
-                       "limit": number(about.get("limit")), "unit": about.get("unit") or ""}
-                )  # fmt: skip
+                    | {
+                        "budget": name,
+                        "title": words(name),
+                        "use": use,
+                        "active": name in active,
+                        "limit": number(about.get("limit")),
+                        "unit": about.get("unit") or "",
+                    }
+                )
     return rows
 
 
 def rounding(summary: Json) -> list[dict[str, Any]]:
-    """Rows: case, problem, target [ms], part, label, relaxed, built [tokens/s/MW], loss (share), kkt, starts, limited_by.
+    """Rows: case, problem, target [ms], part, label, relaxed, built [tokens/s/MW], loss, kkt, starts, limited_by.
 
     ``kkt`` is the residual at the relaxed optimum, ``starts`` how many of its starts came within 0.5 % of it.
     """
@@ -112,10 +126,15 @@ def rounding(summary: Json) -> list[dict[str, Any]]:
         near = sum(abs(o - max(objectives)) <= 0.005 for o in objectives)
         rows.append(
             head(problem, look)
-            | {"relaxed": metric(design, "tokens_per_s_per_megawatt"),
-               "built": metric(rounded, "tokens_per_s_per_megawatt"), "loss": number(rounded.get("loss")),
-               "kkt": number(design.get("kkt_residual")), "starts_near": near, "starts": len(objectives),
-               "active": ", ".join(words(str(a)) for a in items(design, "active_constraints")),
-               "limited_by": design.get("limited_by") or ""}
-        )  # fmt: skip
+            | {
+                "relaxed": metric(design, "tokens_per_s_per_megawatt"),
+                "built": metric(rounded, "tokens_per_s_per_megawatt"),
+                "loss": number(rounded.get("loss")),
+                "kkt": number(design.get("kkt_residual")),
+                "starts_near": near,
+                "starts": len(objectives),
+                "active": ", ".join(words(str(a)) for a in items(design, "active_constraints")),
+                "limited_by": design.get("limited_by") or "",
+            }
+        )
     return rows

@@ -1,15 +1,16 @@
 """Where a token's time and energy go: the operations of a pass, by what binds them, for every optimum and machine.
 
 A pass is told per token: ``TPOT × accepted = Σ (time − hidden) + waiting``, where waiting is what a micro-batch stands
-still (uneven stages, bubbles, the power limit).  Energy per token of an operation is ``energy_j · tp / (batch · accepted)``,
+still (uneven stages, bubbles, the power limit).  Energy per token is ``energy_j · tp / (batch · accepted)``,
 since ``energy_j`` is of one chip of each stage for one micro-batch; what board power leaves beyond it is static.
 """
 
 import math
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
-from codesign.report.style import LANE_NAMES
+from codesign.report.style import LANE_NAMES, spread
 from codesign.report.summary import Json, candidates, case_of, items, metric, number, part, problem_key
 
 LANES = ("memory", "tensor", "vector", "scale_up", "scale_out")
@@ -18,6 +19,10 @@ LANES = ("memory", "tensor", "vector", "scale_up", "scale_out")
 SMALL = 0.008
 
 OTHERS = "small operations"
+
+#: Ends of a roofline chart's axis of intensity [FLOP/B], and how many of its operations are named.
+LEAST_INTENSITY, MOST_INTENSITY = 0.1, 2e4
+NAMED = 8
 
 
 def passes(summary: Json) -> Iterator[tuple[Json, str, Json]]:
@@ -61,7 +66,10 @@ def _pass(entry: Json, small: float) -> list[dict[str, Any]]:
     waiting = whole * 1e3 - sum(r["time"] - r["hidden"] for r in found)
     if waiting > 1e-4 * whole * 1e3:
         name = "power limit" if m.get("throttled") else "pipeline waiting"
-        rows.append(_blank(len(found) + 1, name) | {"bound": LANE_NAMES["wait"], "time": waiting, "share": waiting / whole / 1e3})
+        rows.append(
+            _blank(len(found) + 1, name)
+            | {"bound": LANE_NAMES["wait"], "time": waiting, "share": waiting / whole / 1e3}
+        )
     rows += _standing(found, m)
     return rows
 
@@ -71,14 +79,20 @@ def _row(i: int, op: Json, whole: float, per_token: float | None) -> dict[str, A
     time, hidden = number(op.get("time_s")) or 0.0, number(op.get("hidden_s")) or 0.0
     energy = number(op.get("energy_j"))
     return {
-        "order": i, "name": op["name"], "layers": number(op.get("layers")) or 1.0,
-        "bound": LANE_NAMES.get(op.get("bound_by") or "", op.get("bound_by") or ""), "dtype": op.get("dtype") or "",
-        "time": time * 1e3, "latency": (number(op.get("latency_s")) or 0.0) * 1e3, "hidden": hidden * 1e3,
+        "order": i,
+        "name": op["name"],
+        "layers": number(op.get("layers")) or 1.0,
+        "bound": LANE_NAMES.get(op.get("bound_by") or "", op.get("bound_by") or ""),
+        "dtype": op.get("dtype") or "",
+        "time": time * 1e3,
+        "latency": (number(op.get("latency_s")) or 0.0) * 1e3,
+        "hidden": hidden * 1e3,
         **{lane: (number(lanes.get(lane)) or 0.0) * 1e3 for lane in LANES},
-        "share": (time - hidden) / whole, "flop": number(op.get("tensor_flop")) or 0.0,
+        "share": (time - hidden) / whole,
+        "flop": number(op.get("tensor_flop")) or 0.0,
         "bytes": number(op.get("memory_bytes")) or 0.0,
         "joules": energy * per_token if energy is not None and per_token is not None else None,
-    }  # fmt: skip
+    }
 
 
 def _blank(order: int, name: str) -> dict[str, Any]:
@@ -113,8 +127,8 @@ def _standing(found: list[dict[str, Any]], m: Json) -> list[dict[str, Any]]:
 def ceilings(summary: Json) -> list[dict[str, Any]]:
     """Rooflines, as achieved in the model: rows of case, problem, part, roof, intensity [FLOP/B], rate [FLOP/s].
 
-    A roof rises with the memory's achieved bandwidth and levels at the achieved rate of one dtype; both are work over lane
-    time of the operations themselves, so the best that any operation of the pass reached.
+    A roof rises with the memory's achieved bandwidth and levels at the achieved rate of one dtype; both are work over
+    lane time of the operations themselves, so the best that any operation of the pass reached.
     """
     rows: list[dict[str, Any]] = []
     for problem, key, entry in passes(summary):
@@ -126,11 +140,51 @@ def ceilings(summary: Json) -> list[dict[str, Any]]:
                 continue
             ridge = peak / memory
             head = {"case": case_of(problem).key, "problem": problem_key(problem), "part": key, "roof": dtype.upper()}
-            for x in (0.01, ridge, max(1e5, 10 * ridge)):
-                rows.append(head | {"intensity": x, "rate": min(peak, memory * x), "ridge": math.isclose(x, ridge)})
+            rows += [
+                head | {"intensity": x, "rate": min(peak, memory * x), "ridge": x == ridge}
+                for x in (LEAST_INTENSITY, ridge, MOST_INTENSITY)
+            ]
     return rows
 
 
 def _rate(op: Json, work: str, lane: str) -> float:
     amount, time = number(op.get(work)) or 0.0, number(part(op, "lane_time_s").get(lane)) or 0.0
     return amount / time if time > 0 else 0.0
+
+
+def rate_domain(roofs: list[dict[str, Any]]) -> tuple[float, float]:
+    """The range of FLOP/s that all rooflines of a study are drawn in."""
+    ridges = [r["rate"] for r in roofs if r["ridge"]] or [1.0]
+    return min(ridges) * 1e-4, 1.8 * max(ridges)
+
+
+def roof_labels(rows: list[dict[str, Any]], roofs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Where the names of the largest operations stand in a roofline chart: right of its points, apart from each other.
+
+    Args:
+        rows: of `operations`. roofs: of `ceilings`.
+
+    Rows: problem, part, case, name, intensity, rate (of the point), place (height of the name as FLOP/s).
+    """
+    low, high = rate_domain(roofs)
+    scale = math.log(high / low)
+    found: list[dict[str, Any]] = []
+    seen = [r for r in rows if r["flop"] > 0 and r["bytes"] > 0 and r["time"] > 0]
+    for _, group in groupby(seen, key=lambda r: (r["problem"], r["part"])):
+        largest = sorted(group, key=lambda r: -r["share"])[:NAMED]
+        rates = [min(max(r["flop"] / r["time"] * 1e3, low), high) for r in largest]
+        heights = spread([math.log(rate / low) / scale for rate in rates], 0.05, high=0.97)
+        for r, rate, height in zip(largest, rates, heights, strict=True):
+            intensity = min(max(r["flop"] / r["bytes"], LEAST_INTENSITY), MOST_INTENSITY)
+            found.append(
+                {
+                    "case": r["case"],
+                    "problem": r["problem"],
+                    "part": r["part"],
+                    "name": r["name"],
+                    "intensity": intensity,
+                    "rate": rate,
+                    "place": low * math.exp(height * scale),
+                }
+            )
+    return found

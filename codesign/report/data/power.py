@@ -8,19 +8,27 @@ from codesign.report.summary import Json, case_of, items, metric, number, part, 
 
 #: The work of an operation on each lane, and the lane's energy per unit of it.
 WORK = {
-    "memory": ("memory_bytes", "memory_energy"), "tensor": ("tensor_flop", "tensor_{dtype}_energy"),
-    "vector": ("vector_op", "vector_energy"), "scale_up": ("scale_up_bytes", "scale_up_energy"),
+    "memory": ("memory_bytes", "memory_energy"),
+    "tensor": ("tensor_flop", "tensor_{dtype}_energy"),
+    "vector": ("vector_op", "vector_energy"),
+    "scale_up": ("scale_up_bytes", "scale_up_energy"),
     "scale_out": ("scale_out_bytes", "scale_out_energy"),
-}  # fmt: skip
+}
 
 
 def power_table(summary: Json) -> list[dict[str, Any]]:
     """Rows: part, published_w, envelope_w, ratio (envelope over published), fitted, source; fitted parts first."""
     rows = [
-        {"part": r.get("part"), "published_w": number(r.get("published_w")), "envelope_w": number(r.get("envelope_w")),
-         "ratio": number(r.get("ratio")), "fitted": bool(r.get("fitted")), "source": r.get("source") or ""}
+        {
+            "part": r.get("part"),
+            "published_w": number(r.get("published_w")),
+            "envelope_w": number(r.get("envelope_w")),
+            "ratio": number(r.get("ratio")),
+            "fitted": bool(r.get("fitted")),
+            "source": r.get("source") or "",
+        }
         for r in items(summary, "power_table")
-    ]  # fmt: skip
+    ]
     for r in rows:
         if r["ratio"] is None and r["published_w"] and r["envelope_w"]:
             r["ratio"] = r["envelope_w"] / r["published_w"]
@@ -28,7 +36,7 @@ def power_table(summary: Json) -> list[dict[str, Any]]:
 
 
 def drawn(summary: Json) -> list[dict[str, Any]]:
-    """Rows: case, problem, part, label, share, order, watts, provisioned: what a chip draws while serving, piece by piece.
+    """Rows: case, problem, part, label, share, order, watts, provisioned: what a chip draws, piece by piece.
 
     Pieces: static, each lane (work × energy of the operations, scaled to the board power less static), and the all-in
     share of host, network and cooling.  Where the machine's energies are not in the summary the lanes are one piece.
@@ -45,8 +53,11 @@ def drawn(summary: Json) -> list[dict[str, Any]]:
         if all_in is not None:
             pieces.append(("host, network, cooling", max(all_in - board, 0.0)))
         head = {"case": case_of(problem).key, "problem": problem_key(problem), "part": key, "label": labels[key]}
-        head["provisioned"] = provisioned
-        rows += [head | {"share": name, "order": i, "watts": w} for i, (name, w) in enumerate(pieces) if w > 0]
+        rows += [
+            head | {"provisioned": provisioned, "share": name, "order": i, "watts": w}
+            for i, (name, w) in enumerate(pieces)
+            if w > 0
+        ]
     return rows
 
 
@@ -55,7 +66,7 @@ def _board(entry: Json, board: float) -> list[tuple[str, float]]:
     static = number(machine.get("static_power"))
     if static is None:
         return [("board", board)]
-    by_lane = dict.fromkeys(LANES, 0.0)
+    by_lane: dict[str, float] = dict.fromkeys(LANES, 0.0)
     for op in items(entry, "operations"):
         for lane, (work, energy) in WORK.items():
             cost = number(machine.get(energy.format(dtype=op.get("dtype")))) or 0.0

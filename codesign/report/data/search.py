@@ -12,7 +12,7 @@ MOST_POINTS = 80
 
 
 def elasticities(summary: Json) -> list[dict[str, Any]]:
-    """Rows: case, problem, target [ms], part, label, leaf, title, value: d ln(tokens/s/MW) / d ln(leaf), largest first."""
+    """Rows: case, problem, target [ms], part, label, leaf, title, value (d ln tokens/s/MW per d ln leaf)."""
     rows = []
     for problem, look, design in designs(summary):
         found = [(k, number(v)) for k, v in part(design, "elasticities").items()]
@@ -23,22 +23,21 @@ def elasticities(summary: Json) -> list[dict[str, Any]]:
 
 
 def shadow_prices(summary: Json) -> list[dict[str, Any]]:
-    """Rows: case, problem, target [ms], part, label, budget, title, left, right, tie.
+    """Rows: case, problem, target [ms], part, label, budget, title, low, high, tie.
 
-    Prices are d ln(tokens/s/MW) / d ln(budget) from below and from above; they differ (``tie``) where the optimum sits on
-    a kink.  A single number in the summary stands for both.
+    Prices are d ln(tokens/s/MW) / d ln(budget).  Where the optimum sits on a kink (``tie``) the price is a range: one
+    more buys ``low``, one less costs ``high``.  A single number in the summary stands for both.
     """
     rows = []
     for problem, look, design in designs(summary):
         for budget, price in part(design, "shadow_prices").items():
-            both = price if isinstance(price, dict) else {"left": price, "right": price}
-            left, right = number(both.get("left")), number(both.get("right"))
-            left, right = left if left is not None else right, right if right is not None else left
-            if left is None or right is None:
-                continue
-            tie = abs(left - right) > 1e-3 * max(abs(left), abs(right), 1e-12)
-            row = {"budget": budget, "title": words(budget), "left": left, "right": right, "tie": tie}
-            rows.append(head(problem, look) | row)
+            ends = (price.get("left"), price.get("right")) if isinstance(price, dict) else (price,)
+            known = [x for x in map(number, ends) if x is not None]
+            if known:
+                low, high = min(known), max(known)
+                tie = high - low > 1e-3 * max(abs(low), abs(high), 1e-12)
+                row = {"budget": budget, "title": words(budget), "low": low, "high": high, "tie": tie}
+                rows.append(head(problem, look) | row)
     return rows
 
 
@@ -55,12 +54,13 @@ def convergence(summary: Json) -> list[dict[str, Any]]:
         if not known:
             continue
         best, step = max(known), max(1, math.ceil(len(curve) / MOST_POINTS))
-        for i in sorted({*range(0, len(curve), step), len(curve) - 1}):
-            if curve[i] is not None:
-                rows.append(
-                    head(problem, look)
-                    | {"iteration": i, "gap": best - curve[i], "violation": violation[i] if i < len(violation) else None}
-                )
+        kept = sorted({*range(0, len(curve), step), len(curve) - 1})
+        violation += [None] * (len(curve) - len(violation))
+        rows += [
+            head(problem, look) | {"iteration": i, "gap": best - value, "violation": violation[i]}
+            for i, value in ((i, curve[i]) for i in kept)
+            if value is not None
+        ]
     return rows
 
 

@@ -14,10 +14,16 @@ def checks(summary: Json) -> list[dict[str, Any]]:
     for c in items(summary, "checks"):
         predicted, published = number(c.get("predicted")), number(c.get("published"))
         rows.append(
-            {"name": c.get("name") or "", "predicted": predicted, "published": published, "unit": c.get("unit") or "",
-             "ratio": predicted / published if predicted is not None and published else None,
-             "terms": c.get("terms") or "", "source": c.get("source") or ""}
-        )  # fmt: skip
+            {
+                "name": c.get("name") or "",
+                "predicted": predicted,
+                "published": published,
+                "unit": c.get("unit") or "",
+                "ratio": predicted / published if predicted is not None and published else None,
+                "terms": c.get("terms") or "",
+                "source": c.get("source") or "",
+            }
+        )
     return rows
 
 
@@ -40,9 +46,14 @@ def sensitivity(summary: Json) -> list[dict[str, Any]]:
         unit = s.get("unit") or (entry.unit if entry else "1")
         factor, shown = (1e-6, "µs") if unit == "s" else scale_of([v for v, _ in pairs if v > 0], unit)
         head = {
-            "panel": i, "arch": s.get("arch"), "parameter": leaf, "title": words(leaf.split(".")[-1]), "unit": shown,
-            "note": s.get("note") or "", "label": labels.get(str(s.get("arch")), pretty(str(s.get("arch")))),
-        }  # fmt: skip
+            "panel": i,
+            "arch": s.get("arch"),
+            "parameter": leaf,
+            "title": words(leaf.split(".")[-1]),
+            "unit": shown,
+            "note": s.get("note") or "",
+            "label": labels.get(str(s.get("arch")), pretty(str(s.get("arch")))),
+        }
         rows += [head | {"value": v / factor, "metric": y, "series": head["label"]} for v, y in pairs]
         for arch, level in (s.get("reference") or {}).items():
             y = number(level)

@@ -1,0 +1,156 @@
+"""Run a study: chains of problems solved side by side, a checkpoint after each, then evidence, summary and report.
+
+A run that is killed and resumed ends with the same ``summary.json`` and ``results.parquet`` as an undisturbed one, bit
+for bit: problems depend only on the study, the seed and their own chain, points are evaluated in blocks of one shape,
+and results hold no times, hosts or durations.
+"""
+
+import platform
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from codesign.errors import CodesignError
+from codesign.study.problems import Solver, Spec
+from codesign.study.results import write_results
+from codesign.study.schema import LoadedStudy, load_study, plan
+from codesign.study.store import Checkpoints, Log, digest, write_json, write_text
+from codesign.study.summary import summary_of
+
+Progress = Callable[[int, int, str], None]
+Where = str | Path | None
+
+#: Packages whose versions decide the last bits.
+DECIDING = ("codesign", "jax", "jaxlib", "numpy", "scipy", "optax", "equinox", "orbax-checkpoint")
+
+
+def run_study(
+    name: str | Path, out: Where = None, *, resume: bool = False, seed: int | None = None, dry_run: bool = False,
+    workspace: Where = None, progress: Progress | None = None, overrides: Any = (), workers: int = 2,
+) -> dict[str, Any]:
+    """Run, resume or plan a study; see `codesign.api.optimize`.
+
+    Args:
+        workers: chains solved side by side (threads; results do not depend on it).
+
+    Raises:
+        CodesignError: bad input, an unfinished run in the way, a study that changed since, a full disk.
+    """
+    loaded = load_study(name, workspace, overrides)
+    seed = loaded.study.seed if seed is None else seed
+    solver = Solver(loaded.study, workspace, seed)
+    solver.check()
+    if dry_run:
+        return plan(loaded.study) | {"seed": seed, "run": str(_folder(loaded, out))}
+    tell = progress or (lambda done, total, words: None)
+    folder = _folder(loaded, out)
+    identity = {"study": digest(loaded.study.model_dump(mode="json")), "seed": seed}
+    state = _open(folder, loaded, identity, resume)
+    log = Log(folder / "log.jsonl")
+    checkpoints = Checkpoints(folder / "checkpoints")
+    try:
+        found = checkpoints.restore(lambda words: log("checkpoint", words=words)) if state == "resumed" else None
+        records, starts = (found[1]["records"], found[1]["starts"]) if found else ({}, {})
+        log(state, solved=len(records), environment=environment())
+        _solve_all(solver, records, starts, checkpoints, log, tell, workers)
+    finally:
+        checkpoints.close()
+    summary = summary_of(solver, records, tell)
+    write_results(folder / "results.parquet", summary["problems"])
+    write_json(folder / "summary.json", summary)
+    from codesign.report import write_report
+
+    write_report(folder)
+    log("finished")
+    return summary
+
+
+def _folder(loaded: LoadedStudy, out: Where) -> Path:
+    return Path(out) if out is not None else Path("runs") / loaded.study.name
+
+
+def environment() -> dict[str, Any]:
+    """Versions that decide the last bits, and the command."""
+    found = {}
+    for package in DECIDING:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return {"python": platform.python_version(), "versions": found, "command": [Path(sys.argv[0]).name, *sys.argv[1:]]}
+
+
+def _open(folder: Path, loaded: LoadedStudy, identity: dict[str, Any], resume: bool) -> str:
+    """Make or check the run folder; returns ``started`` or ``resumed``."""
+    import json
+    import shutil
+
+    if folder.exists() and not folder.is_dir():
+        raise CodesignError("is a file", file=str(folder), key="--out", allowed="a folder to write the run to")
+    marker = folder / "environment.json"
+    if marker.exists():
+        try:
+            known = json.loads(marker.read_text(encoding="utf-8"))["identity"]
+        except (OSError, ValueError, KeyError, TypeError):
+            known = None
+        if resume:
+            if known != identity:
+                raise CodesignError(
+                    "the study or its seed is not the one this run was started with", file=str(folder), key="--resume",
+                    allowed="the frozen study.toml in the run folder, or a new --out",
+                )
+            return "resumed"
+        if not (folder / "summary.json").exists():
+            raise CodesignError(
+                "holds an unfinished run", file=str(folder), key="--out", allowed="--resume to go on, or another folder"
+            )
+        for part in ("summary.json", "results.parquet", "report.html"):
+            (folder / part).unlink(missing_ok=True)
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    elif folder.exists() and any(folder.iterdir()):
+        raise CodesignError(
+            "is not empty and is no run folder", file=str(folder), key="--out", allowed="a new or empty folder"
+        )
+    write_text(folder / "study.toml", loaded.text)
+    write_json(marker, environment() | {"identity": identity, "seed": identity["seed"]})
+    return "started"
+
+
+def _solve_all(
+    solver: Solver, records: dict[str, Any], starts: dict[str, Any], checkpoints: Checkpoints, log: Log, tell: Progress,
+    workers: int,
+) -> None:
+    total = sum(len(chain) for chain in solver.chains)
+    lock = Lock()
+    tell(len(records), total, "searching")
+
+    def chain_key(spec: Spec) -> str:
+        return f"{spec.context:.0f}-{spec.precision}"
+
+    def run(chain: list[Spec]) -> None:
+        for spec in chain:
+            if spec.id in records:
+                continue
+            if stop:
+                return
+            record, following = solver.solve(spec, starts.get(chain_key(spec), {}))
+            with lock:
+                records[spec.id] = record
+                starts[chain_key(spec)] = following
+                checkpoints.save(len(records), {"records": records, "starts": starts})
+                log("solved", problem=spec.id, evaluations=record["evaluations"])
+                tell(len(records), total, f"TPOT {spec.target * 1e3:g} ms at {spec.context:,.0f} tokens, {spec.precision}")
+
+    stop: list[bool] = []
+    with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
+        futures = [pool.submit(run, chain) for chain in solver.chains]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:
+            stop.append(True)
+            raise

@@ -1,0 +1,126 @@
+"""A run folder on disk: atomic files, checkpoints that say when they are damaged, and a log.
+
+Nothing is ever half-written: every file appears under its name only when it is whole.  Checkpoints are Orbax steps, one
+per solved problem; the last few are kept, each with a digest of what it holds, so that a damaged one is found, told
+and passed over.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from codesign.errors import CodesignError
+
+#: Checkpoints kept beside the newest.
+KEPT = 3
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn what the operating system says of a file into one line for the user."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        problem = "the disk is full; nothing is lost, go on with --resume" if full else f"cannot be written: {error.strerror}"
+        raise CodesignError(problem, file=str(path)) from error
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a whole file or none of it."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with disk_errors(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with draft.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write JSON that says no NaN, whole or not at all."""
+    write_bytes(path, json.dumps(document, indent=1, allow_nan=False).encode())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    write_bytes(path, text.encode())
+
+
+class Log:
+    """Times and events of a run, one JSON object per line, appended; never part of the results."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __call__(self, event: str, **details: Any) -> None:
+        """Append one line; a log that cannot be written does not stop the run."""
+        line = json.dumps({"time": time.time(), "event": event, **details})
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError:
+            return
+
+
+def digest(document: Any) -> str:
+    """Digest of a JSON document, independent of key order."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+class Checkpoints:
+    """Orbax checkpoints of a study's state.
+
+    The state is JSON: floats survive it exactly.  Steps number the solved problems.
+    """
+
+    def __init__(self, folder: Path):
+        from orbax import checkpoint as ocp
+
+        self._folder = folder.resolve()
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        options = ocp.CheckpointManagerOptions(max_to_keep=KEPT, enable_async_checkpointing=False)
+        self._ocp = ocp
+        self._manager = ocp.CheckpointManager(
+            self._folder, options=options, handler_registry=None, item_names=("state",),
+            item_handlers={"state": ocp.JsonCheckpointHandler()},
+        )  # fmt: skip
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Save a step; it counts only once it is whole."""
+        sealed = {"digest": digest(state), "state": state}
+        with disk_errors(self._folder):
+            self._manager.save(step, args=self._ocp.args.Composite(state=self._ocp.args.JsonSave(sealed)), force=True)
+            self._manager.wait_until_finished()
+
+    def restore(self, told: Callable[[str], None]) -> tuple[int, dict[str, Any]] | None:
+        """The newest whole step; damaged ones are told, dropped and passed over."""
+        for step in sorted(self._manager.all_steps(), reverse=True):
+            try:
+                found = self._manager.restore(step, args=self._ocp.args.Composite(state=self._ocp.args.JsonRestore()))
+                sealed = found["state"]
+                if digest(sealed["state"]) != sealed["digest"]:
+                    raise ValueError("its digest does not match")
+            except Exception as error:  # noqa: BLE001 - whatever a damaged file makes the reader raise
+                reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+                told(f"checkpoint {step} is damaged ({reason}); the one before it is used")
+                self._manager.delete(step)
+                continue
+            return step, sealed["state"]
+        return None
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        self._manager.close()

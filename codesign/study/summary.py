@@ -1,0 +1,68 @@
+"""The summary of a run (schema ``codesign.study/1``): problems in the study's order, and the evidence beside them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from codesign.catalog import kinds_used
+from codesign.evaluation.document import execution_document
+from codesign.search.space import BUDGETS, VARIABLES
+from codesign.study import evidence
+from codesign.study.problems import Solver
+from codesign.study.schema import VARIABLE_UNITS
+
+SCHEMA = "codesign.study/1"
+
+
+def summary_of(solver: Solver, records: dict[str, Any], tell: Callable[[int, int, str], None]) -> dict[str, Any]:
+    """Put the answer together."""
+    study = solver.study
+    total = len(records)
+    tell(total, total, "frontiers of existing machines")
+    frontiers = [
+        solver.frontier(name, context, p.name)
+        for context in study.contexts_tokens
+        for p in study.precisions
+        for name in solver.cases
+    ]
+    tell(total, total, "evidence")
+    systems = [case.system for case in solver.cases.values()]
+    lo = np.exp(np.min([s.lo for s in solver.spaces], axis=0))
+    hi = np.exp(np.max([s.hi for s in solver.spaces], axis=0))
+    package = solver.spaces[0].package
+    limits = {
+        "package_power": (float(package.power), "W", "board power of the package"),
+        "die_area": (float(package.die_area), "m^2", "contents of the compute die"),
+        "reticle": (float(package.reticle), "m^2", "largest die that can be exposed"),
+        "shoreline": (None, "m", "edge for memory stacks and SerDes"),
+        "stack_bandwidth": (None, "B/s", "what the memory technology can give on this die"),
+        "stack_capacity": (None, "B", "layers and area of the memory technology"),
+        "heat": (None, "W/m^2", "heat through the die and what is stacked on it"),
+    }
+    summary: dict[str, Any] = {
+        "schema": SCHEMA, "name": study.name, "title": study.title, "question": study.question, "seed": solver.seed,
+        "power_basis": "provisioned", "model": solver.base.model_name, "phase": study.phase,
+        "targets_s": study.targets_s, "contexts": study.contexts_tokens,
+        "precisions": [p.model_dump() for p in study.precisions], "technologies": study.technologies,
+        "machines": list(solver.cases), "drafts": study.drafts, "routing_skew": study.skew,
+        "variables": [
+            {"name": v, "unit": VARIABLE_UNITS[v], "lo": float(a), "hi": float(b)}
+            for v, a, b in zip(VARIABLES, lo, hi, strict=True)
+        ],
+        "budgets": [
+            {"name": b, "limit": limits[b][0], "unit": limits[b][1], "note": limits[b][2]} for b in BUDGETS
+        ],
+        "problems": [records[spec.id] for chain in solver.chains for spec in chain],
+        "frontiers": frontiers,
+        "power_table": evidence.power_table(solver.workspace),
+        "checks": evidence.published_checks(solver.workspace),
+        "sensitivity": evidence.sensitivity(solver) if study.sensitivity else [],
+        "rests_on": kinds_used(*systems), "execution": execution_document(solver.base),
+        "warnings": [
+            "kernel constants are published estimates and assumptions, not fitted to measurements",
+            "hypothetical parts and designs rest on assumptions with ranges (arch/memories, arch/measurements)",
+        ],
+    }  # fmt: skip
+    summary["findings"] = evidence.findings(summary)
+    return summary

@@ -1,0 +1,364 @@
+"""The report: its accounts add up, it is one file that loads nothing, and it copes with what a summary lacks."""
+
+import base64
+import csv
+import gzip
+import json
+import math
+import re
+from itertools import pairwise
+from typing import Any
+
+import altair as alt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from summaries import MACHINE, OUTPUT_WORDS, TECHNOLOGIES, make_summary
+
+from codesign.errors import CodesignError
+from codesign.report import export, write_report
+from codesign.report.charts import figures
+from codesign.report.charts.base import log_ticks
+from codesign.report.data import tables
+from codesign.report.data.operations import operations
+from codesign.report.pack import pack_table
+from codesign.report.page import page
+from codesign.report.published import bands
+from codesign.report.style import context_words, parts_of, pretty, spread
+from codesign.report.summary import Case
+from codesign.report.words import mapping_words, plain
+
+PROBLEM, PART = "c131072-bf16-t0.02", "vera-rubin-nvl72"
+
+
+@pytest.fixture(scope="module")
+def summary() -> dict[str, Any]:
+    return make_summary()
+
+
+@pytest.fixture(scope="module")
+def rows(summary):
+    return tables(summary)
+
+
+@pytest.fixture(scope="module")
+def html(summary) -> str:
+    return page(summary)
+
+
+@pytest.fixture
+def run(tmp_path, summary):
+    (tmp_path / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    return tmp_path
+
+
+def unpacked(html: str) -> dict[str, Any]:
+    found = re.search(r'<script id="data"[^>]*>([^<]*)</script>', html)
+    assert found
+    return json.loads(gzip.decompress(base64.b64decode(found[1])))
+
+
+def entry(summary, problem: str, arch: str) -> dict[str, Any]:
+    p = next(p for p in summary["problems"] if p["id"] == problem)
+    return next(m for m in p["machines"] if m["arch"] == arch)
+
+
+# The accounts
+
+
+@pytest.mark.parametrize("small", [0.0, 0.008, 0.2])
+def test_steps_of_the_waterfall_end_at_tpot(summary, small):
+    found: dict[tuple[str, str], float] = {}
+    for r in operations(summary, small):
+        key = (r["problem"], r["part"])
+        found[key] = found.get(key, 0.0) + r["time"] - r["hidden"]
+    assert len(found) > 20
+    for problem in summary["problems"]:
+        for m in problem["machines"]:
+            if m["feasible"]:
+                assert found[problem["id"], m["arch"]] == pytest.approx(1e3 * m["metrics"]["tpot_s"], rel=1e-12)
+
+
+def test_energy_of_a_token_adds_up_to_watts_over_tokens(summary):
+    m = entry(summary, PROBLEM, PART)["metrics"]
+    found = [r for r in operations(summary) if (r["problem"], r["part"]) == (PROBLEM, PART)]
+    assert sum(r["joules"] for r in found if r["joules"]) == pytest.approx(
+        m["all_in_power_w"] / m["tokens_per_s_per_chip"]
+    )
+    static = next(r["joules"] for r in found if r["name"] == "static power")
+    assert static == pytest.approx(MACHINE["static_power"] / m["tokens_per_s_per_chip"])
+
+
+def test_a_pipeline_that_waits_or_throttles_is_told_as_such(summary):
+    changed = json.loads(json.dumps(summary))
+    machine = entry(changed, PROBLEM, PART)
+    machine["metrics"]["tpot_s"] *= 1.25
+    waiting = [r for r in operations(changed) if r["bound"] == "waiting"]
+    assert [(r["name"], r["part"]) for r in waiting] == [("pipeline waiting", PART)]
+    assert waiting[0]["share"] == pytest.approx(0.2)
+    machine["metrics"]["throttled"] = True
+    assert [r["name"] for r in operations(changed) if r["bound"] == "waiting"] == ["power limit"]
+
+
+def test_roofs_are_the_rates_of_the_machine(summary, rows):
+    here = [r for r in rows["ceilings"] if (r["problem"], r["part"]) == (PROBLEM, PART)]
+    flat = {r["roof"]: r["rate"] for r in here if not r["ridge"] and r["intensity"] > 1}
+    assert flat == pytest.approx({"BF16": 0.6 * 3.35e15, "FP8": 0.6 * 6.7e15})
+    slope = next(r["rate"] / r["intensity"] for r in here if r["intensity"] == 0.1)
+    assert slope == pytest.approx(0.85 * 22e12)
+
+
+def test_power_drawn_adds_up_to_all_in(summary, rows):
+    here = [r for r in rows["power_drawn"] if (r["problem"], r["part"]) == (PROBLEM, PART)]
+    assert {"static", "memory", "tensor", "host, network, cooling"} <= {r["share"] for r in here}
+    assert sum(r["watts"] for r in here) == pytest.approx(entry(summary, PROBLEM, PART)["metrics"]["all_in_power_w"])
+
+
+def test_the_answer_is_the_buildable_design_and_its_gain_over_the_best_part(summary, rows):
+    for row, problem in zip(rows["matrix"], summary["problems"], strict=True):
+        built = [d["rounded"]["metrics"]["tokens_per_s_per_megawatt"] for d in problem["designs"] if d["feasible"]]
+        parts = [m["metrics"]["tokens_per_s_per_megawatt"] for m in problem["machines"] if m["feasible"]]
+        assert row["value"] == (max(built) if built else None)
+        assert row["gain"] == (pytest.approx(max(built) / max(parts)) if built and parts else None)
+
+
+def test_parts_that_miss_the_target_come_last_with_what_they_reach(rows):
+    here = [r for r in rows["answers"] if r["problem"] == "c131072-bf16-t0.005"]
+    assert [r["feasible"] for r in here] == [True, False, False, False, False]
+    least = [r["least_tpot"] for r in here if r["least_tpot"] and not r["feasible"]]
+    assert least == sorted(least)
+    assert min(least) > 5.0
+
+
+def test_bounds_that_hold_a_variable_are_marked(rows):
+    at = {(r["variable"], r["at"]) for r in rows["mixes"]}
+    assert ("scale_up_domain", "high") in at
+    assert not {v for v, where in at if where and v != "scale_up_domain"}
+
+
+def test_forecast_bands_belong_to_their_case_only(summary, rows):
+    assert {r["case"] for r in rows["bands"]} == {"c515000-bf16", "c515000-fp8"}
+    assert bands(summary | {"model": "deepseek-v3"}, Case(515000.0, "fp8")) == ()
+    assert [(b.low, b.high) for b in bands(summary, Case(515000.0, "fp8")) if b.arch == "jalapeno"] == [(1e5, 3e5)]
+
+
+def test_a_shadow_price_on_a_kink_keeps_both_ends(rows):
+    found = {r["budget"]: (r["low"], r["high"], r["tie"]) for r in rows["shadow_prices"]}
+    assert found["package_power"] == (0.4, 0.62, True)
+    assert found["target_tpot"] == (0.35, 0.35, False)
+
+
+# Pieces
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20))
+def test_labels_keep_their_order_and_distance(heights):
+    gap = 0.03
+    placed = spread(heights, gap)
+    order = sorted(range(len(heights)), key=lambda i: heights[i])
+    steps = [placed[b] - placed[a] for a, b in pairwise(order)]
+    assert all(step >= gap - 1e-12 for step in steps)
+    assert max(placed) <= 1.0 + 1e-12
+    assert min(placed) >= -1e-12
+
+
+@given(st.floats(1e-3, 1e6), st.floats(1.02, 1e5))
+def test_ticks_lie_inside_and_are_few(low, factor):
+    ticks = log_ticks(low, low * factor, 7)
+    assert len(ticks) <= 7
+    assert all(low * (1 - 1e-9) <= t <= low * factor * (1 + 1e-9) for t in ticks)
+    assert ticks == sorted(ticks)
+
+
+def test_packing_keeps_what_is_drawn():
+    given_rows = [
+        {"a": "x", "b": 1.23456789e-5, "c": True},
+        {"a": None, "b": math.nan},
+        {"a": "x", "b": 3.0, "c": None},
+    ]
+    packed = pack_table(given_rows)
+    assert packed["n"] == 3
+    words, codes = packed["columns"]["a"]["words"], packed["columns"]["a"]["codes"]
+    assert [words[i] for i in codes] == ["x", None, "x"]
+    assert packed["columns"]["b"] == [pytest.approx(1.2346e-5, rel=1e-12), None, 3]
+    assert packed["columns"]["c"] == [True, None, None]
+
+
+def test_names_as_people_write_them():
+    assert pretty("hybrid-bonded-dram") == "Hybrid-bonded DRAM"
+    assert pretty("super-3d-ram") == "Super 3D RAM"
+    assert pretty("hbm4") == "HBM4"
+    assert context_words(131072.0) == "128Ki"
+    assert context_words(515000.0) == "515,000"
+    assert plain(412345.0) == "412,000"
+    assert plain(0.0312) == "0.0312"
+    assert mapping_words({"chips": 8, "pp": 1, "tp": 8, "dp": 1, "ep": 8, "attention_split": "context"}) == (
+        "8 chips: PP 1 · TP 8 · DP 1 · EP 8 · KV by context"
+    )
+
+
+def test_parts_look_different_from_each_other(summary):
+    looks = [(p.colour, p.shape) for p in parts_of(summary | {"machines": [f"part-{i}" for i in range(26)]})]
+    assert len(set(looks)) == len(looks) >= 28
+
+
+# Charts
+
+
+def test_specifications_follow_the_vega_lite_schema(summary, rows):
+    made = figures(summary, rows)
+    assert len(made) == 16
+    for figure in made.values():
+        for panel in figure.panels:
+            alt.Chart.from_dict(json.loads(json.dumps(panel)), validate=True)
+        assert set(figure.tables()) <= set(rows)
+
+
+def test_every_chart_says_its_basis(html):
+    document = unpacked(html)
+    for figure in document["figures"].values():
+        assert OUTPUT_WORDS in figure["basis"]
+        assert "per user; output tokens; provisioned megawatts" in figure["basis"]
+    drawn = re.findall(r'data-figure="(\w+)"', html)
+    assert sorted(drawn) == sorted(document["figures"])
+    assert html.count("per user; output tokens; provisioned megawatts") >= len(drawn)
+
+
+def test_charts_that_a_summary_cannot_fill_are_left_out(summary):
+    bare = {**summary, "frontiers": [], "power_table": None, "checks": None, "sensitivity": []}
+    names = set(figures(bare, tables(bare)))
+    assert not names & {"power_table", "checks", "sensitivity"}
+    assert "frontier" in names, "the answers at the targets still make a frontier"
+
+
+# The page
+
+
+def test_the_page_loads_nothing(html):
+    outside = re.compile(
+        r"""(?:src|href|action|data|poster)\s*=\s*["']?\s*(?:https?:)?//|url\(\s*["']?\s*(?:https?:)?//|@import|<link\b|<iframe\b""",
+        re.IGNORECASE,
+    )
+    shell = re.sub(r"<script>\(function \(\) \{.*?</script>", "", html, flags=re.DOTALL)
+    assert not outside.search(shell)
+    assert "http" not in shell.replace("http-equiv", "")
+    assert not re.search(r"<script[^>]+src", html)
+
+
+def test_the_page_is_about_a_megabyte(html):
+    assert 0.8e6 < len(html.encode()) < 1.4e6
+
+
+def test_words_from_the_study_are_escaped(html):
+    assert "Launches bind at 5 ms &lt;&amp; more&gt;." in html
+
+
+def test_the_page_is_the_same_for_the_same_summary(summary, html):
+    assert page(make_summary()) == html
+
+
+def test_answers_stand_in_the_page_without_any_script(html):
+    assert html.count('<div class="answer"') == 12
+    assert "Super 3D RAM serves the most" in html
+    assert "No design" in html or "Neither a design" in html
+    assert 'id="term-tokens_per_s_per_megawatt"' in html
+
+
+def test_an_infeasible_study_is_still_a_report(summary):
+    none: dict[str, Any] = json.loads(json.dumps(summary))
+    for problem in none["problems"]:
+        problem["best"] = None
+        problem["designs"] = [{"technology": t, "feasible": False} for t in TECHNOLOGIES]
+        problem["machines"] = [
+            {"arch": m["arch"], "title": m["title"], "feasible": False, "metrics": None} for m in problem["machines"]
+        ]
+    none["frontiers"] = None
+    text = page(none)
+    assert "Neither a design within the budgets nor a part of the catalog meets this target." in text
+
+
+@pytest.mark.parametrize(
+    "key", sorted(k for k in make_summary() if k not in ("schema", "problems", "contexts", "precisions"))
+)
+def test_what_is_absent_or_null_does_not_stop_the_tables(summary, key):
+    for changed in ({k: v for k, v in summary.items() if k != key}, summary | {key: None}):
+        assert tables(changed)["answers"]
+
+
+def test_a_design_without_its_diagnostics_still_counts(summary):
+    bare = json.loads(json.dumps(summary))
+    for problem in bare["problems"]:
+        for d in problem["designs"]:
+            for key in set(d) - {"technology", "feasible", "metrics"}:
+                d[key] = None
+        for m in problem["machines"]:
+            for key in set(m) - {"arch", "title", "feasible", "metrics"}:
+                m[key] = None
+    found = tables(bare)
+    assert [r for r in found["answers"] if r["optimum"] and r["value"]]
+    assert found["operations"] == found["mixes"] == []
+    assert "serves the most" in page(bare)
+
+
+# Files
+
+
+def test_a_report_is_written_whole_beside_the_summary(run):
+    path = write_report(run)
+    assert path == run / "report.html"
+    assert sorted(p.name for p in run.iterdir()) == ["report.html", "summary.json"]
+    assert path.read_text(encoding="utf-8").rstrip().endswith("</html>")
+
+
+def test_a_report_that_fails_leaves_the_old_one(run, monkeypatch):
+    (run / "report.html").write_text("old", encoding="utf-8")
+    monkeypatch.setattr("os.fdopen", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        write_report(run)
+    monkeypatch.undo()
+    assert (run / "report.html").read_text(encoding="utf-8") == "old"
+    assert sorted(p.name for p in run.iterdir()) == ["report.html", "summary.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [(None, "no summary"), ("{", "not readable"), ("[]", "schema"), ('{"schema": "x/1"}', "schema 'x/1'")],
+)
+def test_what_is_no_summary_is_refused_in_one_line(tmp_path, text, why):
+    if text is not None:
+        (tmp_path / "summary.json").write_text(text, encoding="utf-8")
+    with pytest.raises(CodesignError, match=why) as error:
+        write_report(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_tables_are_exported_with_every_operation(run, tmp_path, summary):
+    files = export(run, tmp_path / "out", formats=["csv"])
+    assert {f.suffix for f in files} == {".csv"}
+    with (tmp_path / "out" / "operations.csv").open(encoding="utf-8") as file:
+        found = [r for r in csv.DictReader(file) if r["problem"] == PROBLEM and r["part"] == PART]
+    assert {"kda.norm", "moe.router", "head"} <= {r["name"] for r in found}
+    ours = entry(summary, PROBLEM, PART)["operations"]
+    assert sum(float(r["time"]) for r in found) == pytest.approx(1e3 * sum(o["time_s"] for o in ours))
+
+
+def test_images_are_drawn_without_a_browser(run, tmp_path):
+    short = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    short["problems"] = [p for p in short["problems"] if p["id"].startswith("c515000-fp8")]
+    short["frontiers"] = [f for f in short["frontiers"] if f["context"] == 515000 and f["precision"] == "fp8"]
+    (run / "summary.json").write_text(json.dumps(short), encoding="utf-8")
+    files = export(run, tmp_path / "out", formats=["svg", "png"])
+    svg = {f.stem: f.read_text(encoding="utf-8") for f in files if f.suffix == ".svg"}
+    assert len(svg) == 16
+    for name, text in svg.items():
+        marks = re.findall(r'<g class="mark-(?:symbol|rect|line|rule|text)[^>]*>(?=<)', text)
+        assert len(marks) > 1, name
+        assert "provisioned megawatts" in text, name
+    assert "forecast: Jalapeño" in svg["frontier-c515000-fp8"]
+    assert all(f.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" for f in files if f.suffix == ".png")
+    assert len(files) == 32
+
+
+def test_an_unknown_format_is_refused(run, tmp_path):
+    with pytest.raises(CodesignError, match="unknown format 'pdf'"):
+        export(run, tmp_path / "out", formats=["pdf"])
