@@ -27,10 +27,10 @@ run: $(STAMPS)-run
 	set -x; $(VENV)/bin/codesign optimize $(STUDY) --out $(RUN) $$resume
 
 test: $(STAMPS)-test
-	$(VENV)/bin/python -m pytest --numprocesses $(JOBS)
+	$(VENV)/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile
 
 test-slow: $(STAMPS)-test
-	$(VENV)/bin/python -m pytest --numprocesses $(JOBS) -m slow
+	$(VENV)/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile -m slow
 
 lint: $(STAMPS)-dev
 	$(VENV)/bin/ruff check

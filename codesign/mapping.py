@@ -6,6 +6,7 @@ table of their distinct compositions (how often each block), made once per depth
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from math import gcd, inf
 from typing import Any
 
@@ -80,6 +81,7 @@ def legal(model: Model, pp: int, tp: int, dp: int, ep: int) -> str | None:
     return None
 
 
+@lru_cache(maxsize=256)
 def enumerate_mappings(
     model: Model,
     max_chips: int,

@@ -123,9 +123,17 @@ def answer(machine: dict[str, float], context: float, wide: float, target: float
 
     least = tpot(1.0)
     if least > target:
+        metrics = {
+            "tpot_s": least,
+            "pass_s": least,
+            "tokens_per_s_per_megawatt": 1.0 / least,
+            "accepted_tokens_per_pass": 1.0,
+        }
         return {
             "feasible": False,
             "least_tpot_s": least,
+            "metrics": metrics,
+            "operations": operations(machine, 1.0, context, wide),
             "missing": f"{(least - target) * 1e3:.2f} ms beyond the target",
         }
     low, high = 1.0, 4096.0
@@ -233,7 +241,7 @@ def design(technology: str, context: float, wide: float, target: float) -> dict[
     found = answer(machine, context, wide, target)
     if not found["feasible"]:
         return {"technology": technology, "feasible": False, "metrics": None, "operations": None}
-    value = math.log(found["metrics"]["tokens_per_s_per_megawatt"])
+    value = found["metrics"]["tokens_per_s_per_megawatt"]
     variables = {
         "memory_bandwidth": machine["memory_bandwidth"],
         "memory_capacity": 2e11 * (target / 0.02) ** 0.3,
@@ -266,10 +274,10 @@ def design(technology: str, context: float, wide: float, target: float) -> dict[
             "tensor_bf16": 0.08,
             "vector_rate": 0.0,
         },
-        "starts": [{"objective": value - d} for d in (0.0, 1e-4, 0.03)],
-        "convergence": [value - 2.0 * 0.8**i for i in range(60)],
+        "starts": [{"objective": value * math.exp(d), "overdraft": max(d, 0.0)} for d in (1e-4, -0.002, -0.03)],
+        "convergence": [value * math.exp(-2.0 * 0.8**i) for i in range(60)],
         "violation": [0.3 * 0.8**i for i in range(60)],
-        "interval": {"tokens_per_s_per_megawatt": [0.7 * math.exp(value), 1.2 * math.exp(value)]},
+        "interval": {"tokens_per_s_per_megawatt": [0.7 * value, 1.2 * value]},
         "rounded": {
             "variables": variables | {"memory_capacity": 216e9},
             "mapping": found["mapping"],
@@ -277,6 +285,42 @@ def design(technology: str, context: float, wide: float, target: float) -> dict[
             "metrics": built,
             "loss": loss,
         },
+    }
+
+
+def sweep(
+    arch: str,
+    parameter: str,
+    values: list[float],
+    metric: list[float | None],
+    value: float,
+    crossing: float | None = None,
+    **more: float,
+) -> dict[str, Any]:
+    """One unknown moved over its range at two targets, against Vera Rubin."""
+    cases = [
+        {
+            "attention": "bf16",
+            "target_s": target,
+            "metric": metric,
+            "reference": {"vera-rubin-nvl72": 1.0e5},
+            "crossings": {"vera-rubin-nvl72": [crossing]} if crossing else {},
+            **more,
+        }
+        for target in (0.02, 0.05)
+    ]
+    return {
+        "arch": arch,
+        "parameter": parameter,
+        "values": values,
+        "value": value,
+        "range": [values[0], values[-1]],
+        "metric": metric,
+        "reference": {"vera-rubin-nvl72": 1.0e5},
+        "cases": cases,
+        "note": "against vera-rubin-nvl72 turns at 20 ms",
+        "swing": 0.4,
+        "kind": "assumption",
     }
 
 
@@ -293,6 +337,7 @@ def make_summary() -> dict[str, Any]:
                         "arch": arch,
                         "title": title,
                         "status": status,
+                        "memory_technology": "hbm4" if arch != "gb300-nvl72" else "hbm3e",
                         "kinds": ["datasheet", "assumption"],
                         **answer(m, context, wide, target),
                     }
@@ -383,19 +428,14 @@ def make_summary() -> dict[str, Any]:
             },
         ],
         "sensitivity": [
+            sweep("jalapeno", "all_unknowns", [0.0, 0.5, 1.0], [1.3e5, 1.1e5, 0.8e5], 0.0, worst=0.8e5, best=1.6e5),
+            sweep("jalapeno", "tensor_fp8", [3.35e15, 5e15, 6.7e15], [0.91e5, 1.2e5, 1.3e5], 6.7e15, crossing=3.9e15),
+            sweep("jalapeno", "scale_up_hop", [2e-7, 4.8e-7, 8e-7], [1.32e5, 1.3e5, None], 4.8e-7),
             {
-                "arch": "jalapeno",
-                "parameter": "tensor_fp8",
-                "values": [3.35e15, 5e15, 6.7e15],
-                "metric": [9.1e4, 1.2e5, 1.3e5],
-                "note": "FP8 rate",
-                "reference": {"vera-rubin-nvl72": 1.0e5},
-            },
-            {
-                "arch": "jalapeno",
-                "parameter": "scale_up_hop",
-                "values": [2e-7, 4.8e-7, 8e-7],
-                "metric": [1.32e5, 1.3e5, 1.26e5],
+                "arch": "vera-rubin-nvl72",
+                "parameter": "launch",
+                "values": [5e-7, 1e-6],
+                "metric": [1.1e5, 1.0e5],
                 "note": "",
             },
         ],
@@ -407,6 +447,7 @@ def make_summary() -> dict[str, Any]:
                 "unit": "token/s",
                 "source": "measured",
                 "terms": "launches 61 %",
+                "seconds": {"launches": 4.7e-3, "weights": 2.6e-3, "hops": 0.5e-3},
             },
             {
                 "name": "gpt-oss-120b, Jalapeno, one user",

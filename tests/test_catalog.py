@@ -246,14 +246,13 @@ def test_loading_is_fast_once_read(catalog: Workspace) -> None:
 
 
 def test_blocks_are_the_layers_of_the_code() -> None:
-    from codesign.catalog import workloads
-    from codesign.layers import gqa, kda, mla, mlp, moe
+    from codesign.catalog.workloads import block_kinds
+    from codesign.model import LAYER_KINDS
 
-    pairs = [
-        (workloads.GQABlock, gqa.GQA), (workloads.MLABlock, mla.MLA), (workloads.KDABlock, kda.KDA),
-        (workloads.MLPBlock, mlp.MLP), (workloads.MoEBlock, moe.MoE),
-    ]  # fmt: skip
-    for block, layer in pairs:
+    kinds = block_kinds()
+    assert set(kinds) == set(LAYER_KINDS)
+    for name, block in kinds.items():
+        layer = LAYER_KINDS[name]
         fields = {f.name: f for f in dataclasses.fields(layer)}
         assert set(block.model_fields) - {"kind"} == set(fields)
         for name, field in fields.items():

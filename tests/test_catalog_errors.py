@@ -129,8 +129,13 @@ MISTAKES = [
     ("model", "top_k = 4", "topk = 4", "blocks.experts.topk: unknown key, and 1 more (allowed: nearest: top_k)"),
     ("model", "top_k = 4", "top_k = 4.0", "blocks.experts.top_k: 4.0 is of the wrong type (allowed: a whole number)"),
     ("model", "kv_heads = 2", "kv_heads = 3", "blocks.full.kv_heads: 3 does not divide 8 heads"),
-    ("model", 'kind = "kda"', 'kind = "rnn"', "blocks.linear: 'rnn' is not allowed (allowed: gqa, mla, kda, mlp, moe)"),
-    ("model", 'kind = "kda"\n', "", "blocks.linear: kind is missing (allowed: gqa, mla, kda, mlp, moe)"),
+    (
+        "model",
+        'kind = "kda"',
+        'kind = "rnn"',
+        "blocks.linear: 'rnn' is not allowed (allowed: gqa, mla, kda, mlp, moe, gdn,",
+    ),
+    ("model", 'kind = "kda"\n', "", "blocks.linear: kind is missing (allowed: gqa, mla, kda, mlp, moe, gdn,"),
     (
         "model",
         '["full", "dense"]',

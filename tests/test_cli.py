@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from summaries import make_summary
 
 from codesign.cli import run
 from codesign.comparison import compare, compare_documents
@@ -270,6 +271,58 @@ def test_compare_reads_what_evaluate_wrote(codesign: Codesign, tmp_path: Path) -
     assert sum(step["difference_s"] for step in found["waterfall"]) == pytest.approx(whole["b"] - whole["a"], rel=1e-6)
     page = codesign("compare", str(slow), str(fast)).out
     assert found["waterfall"][0]["name"] in page
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """A run folder with a finished study's summary."""
+    folder = tmp_path / "made-up"
+    folder.mkdir()
+    (folder / "summary.json").write_text(json.dumps(make_summary()))
+    return folder
+
+
+def test_report_writes_the_page_and_exports_tables(codesign: Codesign, run_folder: Path, tmp_path: Path) -> None:
+    told = codesign("report", str(run_folder), "--csv", str(tmp_path / "tables"), "--json").json()
+    assert Path(told["report"]) == run_folder / "report.html"
+    assert "<html" in (run_folder / "report.html").read_text()
+    assert told["files"]
+    assert all(Path(name).suffix == ".csv" and Path(name).stat().st_size for name in told["files"])
+
+
+def test_compare_takes_run_folders(codesign: Codesign, run_folder: Path, tmp_path: Path) -> None:
+    # The same study, but for one problem that nothing serves any more.
+    other = tmp_path / "other"
+    other.mkdir()
+    summary = make_summary()
+    gone = next(problem for problem in summary["problems"] if problem["best"])
+    gone["best"] = None
+    (other / "summary.json").write_text(json.dumps(summary))
+    problems = {p["id"]: p for p in codesign("compare", str(run_folder), str(other), "--json").json()["problems"]}
+    assert len(problems) == len(summary["problems"])
+    assert problems.pop(gone["id"])["b"] is None
+    assert {p["ratio"] for p in problems.values()} <= {1.0, None}
+    assert gone["id"] in codesign("compare", str(run_folder), str(other)).out
+
+
+def test_optimize_ends_with_a_table_and_the_path_of_the_report(
+    codesign: Codesign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = make_summary()
+
+    def found(*args: Any, progress: Callable[[int, int, str], None], **kwargs: Any) -> dict[str, Any]:
+        progress(1, 2, "half")
+        return summary
+
+    monkeypatch.setattr("codesign.api.optimize", found)
+    told = codesign("optimize", "optimize/tokens-per-megawatt.toml", "--out", "runs/mine")
+    assert told.code == 0
+    assert told.err == "1/2 half\n"
+    assert told.out.splitlines()[-1].split() == ["report", "runs/mine/report.html"]
+    best = next(problem["best"] for problem in summary["problems"] if problem["best"])
+    assert best["technology"] in told.out
+    quiet = codesign("optimize", "optimize/tokens-per-megawatt.toml", "--json")
+    assert quiet.json() == summary
 
 
 def test_init_makes_a_catalog_that_is_looked_up_first(codesign: Codesign, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from codesign.glossary import ENTRIES, PREFIXES, describe, unknown
 from codesign.lanes import LANES
 from codesign.machine import Machine
 from codesign.objective.decode import Decode
+from codesign.study.results import rows
 
 # The JSON of `evaluate` as the design lists it.
 METRICS = [
@@ -118,7 +119,7 @@ def test_keys_of_a_summary_are_described():
     summary = make_summary()
     design = next(d for p in summary["problems"] for d in p["designs"] if d["feasible"])
     machine = summary["problems"][1]["machines"][0]
-    skipped = {"request", "metrics", "memory", "machine", "operations", "interval", "violation"}
+    skipped = {"request", "metrics", "memory", "machine", "operations", "interval"}
     assert unknown(k for k in design if k not in skipped) == []
     assert unknown(k for k in machine if k not in skipped) == []
     assert unknown(f"budget_use.{b}" for b in design["budget_use"]) == []
@@ -126,6 +127,13 @@ def test_keys_of_a_summary_are_described():
     assert unknown(f"lane_time_s.{lane}" for lane in LANES) == []
     assert LAYERS
     assert MACHINE
+
+
+def test_every_column_of_the_results_is_described():
+    problems = make_summary()["problems"]
+    columns = {column for row in rows(problems) for column in row}
+    assert {"id", "what", "tpot_s", "tokens_per_s_per_megawatt", "dp", "memory_bandwidth", "kkt_residual"} <= columns
+    assert unknown(columns) == []
 
 
 @pytest.mark.parametrize("name", ["nonsense", "metrics.nonsense", "tpot_s.nonsense", ""])

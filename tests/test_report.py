@@ -75,7 +75,7 @@ def test_steps_of_the_waterfall_end_at_tpot(summary, small):
     assert len(found) > 20
     for problem in summary["problems"]:
         for m in problem["machines"]:
-            if m["feasible"]:
+            if m["feasible"] or m["metrics"]:
                 assert found[problem["id"], m["arch"]] == pytest.approx(1e3 * m["metrics"]["tpot_s"], rel=1e-12)
 
 
@@ -128,6 +128,50 @@ def test_parts_that_miss_the_target_come_last_with_what_they_reach(rows):
     least = [r["least_tpot"] for r in here if r["least_tpot"] and not r["feasible"]]
     assert least == sorted(least)
     assert min(least) > 5.0
+
+
+def test_an_optimum_stands_beside_the_best_part_of_its_technology(rows):
+    found = {(r["problem"], r["part"]): r for r in rows["same_technology"]}
+    row = found["c131072-bf16-t0.02", "optimum:hbm4"]
+    assert row["machine"] == "OpenAI Jalapeno (128 local)"
+    assert row["gain"] == pytest.approx(row["value"] / row["machine_value"])
+    assert row["verdict"] == "ahead"
+    assert (
+        found["c131072-bf16-t0.02", "optimum:super-3d-ram"]["verdict"] == "no part of this technology meets the target"
+    )
+    assert found["c515000-bf16-t0.005", "optimum:hbm4"]["verdict"] == "neither meets the target"
+
+
+def test_starts_and_iterates_are_told_by_their_distance_from_the_optimum(rows):
+    starts = [r for r in rows["starts"] if (r["problem"], r["part"]) == (PROBLEM, "optimum:hbm4")]
+    assert [r["gap"] for r in starts] == pytest.approx([1e-4, 0.002, 0.03])
+    curve = [r["gap"] for r in rows["convergence"] if (r["problem"], r["part"]) == (PROBLEM, "optimum:hbm4")]
+    assert curve[:3] == pytest.approx([2.0, 1.6, 1.28])
+    near = next(r for r in rows["rounding"] if (r["problem"], r["part"]) == (PROBLEM, "optimum:hbm4"))
+    assert (near["starts_near"], near["starts"]) == (2, 3)
+
+
+def test_terms_of_a_published_point_are_set_against_the_pass_it_implies(rows):
+    here = [r for r in rows["check_terms"] if r["name"].startswith("K3 on GB300")]
+    assert sum(r["ms"] for r in here) == pytest.approx(7.8)
+    assert [r["published"] for r in here] == pytest.approx([7.8 * 128 / 111] * 3)
+
+
+def test_an_unknown_is_told_by_the_range_it_spans_and_where_the_order_turns(rows):
+    here = {
+        r["title"]: r
+        for r in rows["sensitivity"]
+        if (r["arch"], r["setting"]) == ("jalapeno", "20 ms, attention in BF16")
+    }
+    fp8 = here["tensor FP8"]
+    assert (fp8["low"], fp8["high"], fp8["base"]) == (0.91e5, 1.3e5, 1.3e5)
+    assert (fp8["at_low"], fp8["at_high"]) == ("3.35 PFLOP/s", "6.7 PFLOP/s")
+    assert here["scale-up hop"]["unserved"] == "800 ns"
+    assert (here["all unknowns together"]["low"], here["all unknowns together"]["high"]) == (0.8e5, 1.6e5)
+    table = next(r for r in rows["unknowns"] if r["title"] == "tensor FP8")
+    assert table["turns"].startswith("Vera Rubin NVL72 at 3.9 PFLOP/s (20 ms")
+    assert [r["setting"] for r in rows["sensitivity"] if r["arch"] == "vera-rubin-nvl72"] == ["as stated"]
+    assert {(r["series"], r["metric"]) for r in rows["rivals"]} == {("Vera Rubin NVL72", 1.0e5)}
 
 
 def test_bounds_that_hold_a_variable_are_marked(rows):
@@ -349,14 +393,14 @@ def test_images_are_drawn_without_a_browser(run, tmp_path):
     (run / "summary.json").write_text(json.dumps(short), encoding="utf-8")
     files = export(run, tmp_path / "out", formats=["svg", "png"])
     svg = {f.stem: f.read_text(encoding="utf-8") for f in files if f.suffix == ".svg"}
-    assert len(svg) == 16
+    assert len(svg) == 17  # sensitivities of two machines
     for name, text in svg.items():
         marks = re.findall(r'<g class="mark-(?:symbol|rect|line|rule|text)[^>]*>(?=<)', text)
         assert len(marks) > 1, name
         assert "provisioned megawatts" in text, name
     assert "forecast: Jalapeño" in svg["frontier-c515000-fp8"]
     assert all(f.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" for f in files if f.suffix == ".png")
-    assert len(files) == 32
+    assert len(files) == 34
 
 
 def test_an_unknown_format_is_refused(run, tmp_path):

@@ -85,7 +85,9 @@ def _wording(error: Any, path: tuple[str, ...], schema: type[BaseModel], raw: An
         shown = context.get("tag") if kind == "union_tag_invalid" else value
         return f"{told(shown)} is not allowed", str(allowed).replace("'", "").replace(" or ", ", ")
     if kind == "union_tag_not_found":
-        return "kind is missing", "gqa, mla, kda, mlp, moe"
+        from codesign.catalog.workloads import block_kinds
+
+        return "kind is missing", ", ".join(block_kinds())
     if kind in ("greater_than_equal", "less_than_equal"):
         bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
         return f"{told(value)} is out of bounds", bound

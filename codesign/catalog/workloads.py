@@ -4,7 +4,7 @@ Blocks mirror the frozen dataclasses of `codesign.layers` field by field: a bloc
 of that class.  A layer kind added there is added here (a test compares them).
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -239,6 +239,12 @@ AnyBlock = Annotated[
     | DSABlock | MSABlock | CompressedBlock,
     Field(discriminator="kind"),
 ]  # fmt: skip
+
+
+def block_kinds() -> dict[str, type[Block]]:
+    """Kinds of block by the name that a model file gives them."""
+    blocks = get_args(get_args(AnyBlock)[0])
+    return {get_args(block.model_fields["kind"].annotation)[0]: block for block in blocks}
 
 
 class LayerGroup(Table):

@@ -51,14 +51,15 @@ def _runs(document: Mapping[str, Any], out: Console) -> None:
     rows: list[Sequence[Cell]] = []
     for problem in document["problems"]:
         ratio, inner = problem["ratio"], problem["comparison"]
-        steps = (inner or {}).get("waterfall") or [{"name": "–", "difference_s": 0.0}]
-        first = steps[0]
-        sign = "+" if first["difference_s"] > 0 else "−"
-        change = f"{first['name']} {sign}{microseconds(abs(first['difference_s'])) or '0'} µs"
+        steps = [step for step in (inner or {}).get("waterfall") or () if step["difference_s"]]
+        change = None
+        if steps:
+            sign = "+" if steps[0]["difference_s"] > 0 else "−"
+            change = f"{steps[0]['name']} {sign}{microseconds(abs(steps[0]['difference_s']))} µs"
         cells = [told(problem["a"], "token/s"), told(problem["b"], "token/s"), f"{ratio:.3f}" if ratio else None]
         rows.append([problem["id"], *cells, change])
     columns = ("problem", "A tok/s/MW", "B tok/s/MW", "B/A", "largest change of the pass")
-    out.print(table(f"A {document['a']}, B {document['b']}", columns, rows))
+    out.print(table(f"A {document['a']}, B {document['b']}", columns, rows, text=columns[-1:]))
     for side in ("a", "b"):
         if document[f"only_{side}"]:
             out.print(f"only in {side.upper()}: {', '.join(document[f'only_{side}'])}", soft_wrap=True)

@@ -21,7 +21,7 @@ def summary(document: Mapping[str, Any], run: str, page: str | None, out: Consol
     columns = ("TPOT ≤", "best mix", "memory", "scale-up", "tok/s/MW", "limited by", "best machine", "tok/s/MW", "gain")
     for (context, precision), rows in cases.items():
         title = f"{document['model']} {document['phase']} at {context:,.0f} tokens, {precision} weights outside experts"
-        out.print(table(title, columns, rows, left=2))
+        out.print(table(title, columns, rows, left=4, text=("limited by", "best machine")))
     for line in document.get("findings") or ():
         out.print(f"- {line}", markup=False, soft_wrap=True)
     out.print(f"{TPOT_DEFINITION}; output tokens; MW {document.get('power_basis', 'provisioned')}", markup=False)

@@ -28,13 +28,15 @@ def console() -> Console:
     return Console(highlight=False, width=wide)
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, left: int = 1) -> Table:
-    """A borderless table; the first ``left`` columns are text, the others numbers."""
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, left: int = 1, text: Sequence[str] = ()
+) -> Table:
+    """A borderless table; the first ``left`` columns and those named in ``text`` are text, the others numbers."""
     # A title may be wider than its table.
     heading = Text(title, style="bold", no_wrap=True, overflow="ignore")
     drawn = Table(title=heading, title_justify="left", box=SIMPLE, pad_edge=False)
     for i, name in enumerate(columns):
-        drawn.add_column(name, justify="left" if i < left else "right", overflow="fold")
+        drawn.add_column(name, justify="left" if i < left or name in text else "right", overflow="fold")
     for row in rows:
         # What a file says is told as it is: brackets in it are no markup.
         drawn.add_row(*("–" if cell is None else Text(cell) if isinstance(cell, str) else cell for cell in row))

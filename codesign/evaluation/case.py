@@ -1,7 +1,7 @@
 """A request made ready: names become a machine, a model, precisions, kernel constants and the mappings to try."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class Case:
         machine, model, execution, precision: of the physics.
         dtypes: dtype name per tensor class, as evaluated.
         max_chips: that the system offers.
+        max_context: longest context that the model's publisher supports, or None [tokens].
     """
 
     arch: str
@@ -53,7 +54,7 @@ class Case:
     precision: Precision
     dtypes: dict[str, str]
     max_chips: int
-    notes: tuple[str, ...] = field(default=())
+    max_context: int | None = None
 
     def mappings(self, degrees: Degrees) -> Mapping:
         """All legal mappings within the given degrees, stacked; raises `CodesignError` where there is none."""
@@ -112,7 +113,8 @@ def dtypes_of(
         names = with_cache(names, _dtype(kv_dtype, "--kv-dtype"))
     if attention_dtype:
         if attention_dtype not in ("bf16", "fp8"):
-            raise CodesignError(f"no attention scan in {attention_dtype!r}", key="--attention-dtype", allowed="bf16, fp8")
+            problem = f"no attention scan in {attention_dtype!r}"
+            raise CodesignError(problem, key="--attention-dtype", allowed="bf16, fp8")
         names["attention_math"] = attention_dtype
     return names
 
@@ -152,6 +154,7 @@ def load_case(
         precision=Precision.from_names(names),
         dtypes=names,
         max_chips=int(system.system.max_chips.si),
+        max_context=loaded.max_context,
     )
 
 

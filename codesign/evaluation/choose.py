@@ -47,6 +47,9 @@ def _warnings(case: Case, load: Load) -> list[str]:
     ]  # fmt: skip
     if case.system.system.status == "hypothetical":
         found.append(f"{case.arch} is hypothetical: its numbers are assumptions with ranges (codesign show {case.arch})")
+    context, most = float(np.max(load.context, initial=0.0)), case.max_context
+    if most is not None and context > most:
+        found.append(f"a context of {context:,.0f} tokens is more than the {most:,} that {case.model_name} supports")
     if np.any(np.asarray(load.drafts) > 0) and case.model.drafts:
         found.append("accepted length is that of coding prompts; other text accepts less")
     return found

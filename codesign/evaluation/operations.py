@@ -64,8 +64,9 @@ def _names(model: Model) -> tuple[list[list[tuple[str, str]]], list[tuple[str, s
 def operations(case: Case, mapping: Mapping, load: Load, *, compiled: bool = False) -> list[dict[str, Any]]:
     """Every operation of a pass on the fullest chip, summed over its layers, as `codesign evaluate --json` lists it.
 
-    ``time_s = pnorm(lane_time_s) + latency_s`` with the exponent of the row's ``family`` and ``sum time_s - sum hidden_s = pass_s``; each lane time is
-    ``work / (rate x efficiency)`` with the rates of ``machine.rates`` and the efficiency given beside it.
+    ``time_s = pnorm(lane_time_s) + latency_s`` with the exponent of the row's ``family``, and
+    ``sum time_s - sum hidden_s = pass_s``; each lane time is ``work / (rate x efficiency)`` with the rates of
+    ``machine.rates`` and the efficiency given beside it.
     Operations that cost nothing on this mapping (a collective over one chip) are left out.
 
     Args:

@@ -1,0 +1,1 @@
+"""Kinds of layer: each file holds the structure, the counts and the work of one kind."""

@@ -1,4 +1,4 @@
-r"""Compressed attention (DeepSeek V4): a short window of plain entries and, beyond it, entries that stand for several tokens.
+r"""Compressed attention (DeepSeek V4): a short window of plain entries, beyond it entries for several tokens each.
 
 One key that is also the value, width d, under many query heads.  Every layer sees the last w tokens; a compressor makes
 one entry of every r tokens by a gated mean, over two overlapping series where ``overlap`` (CSA, r = 4) or one (HCA,
@@ -127,12 +127,23 @@ class Compressed:
         made = 2 * self._series * self.index_width
         entries = (step.cached + 2.0 * step.new) / self.ratio / ways
         return [
-            gemm("index_qk", self._indexer(hidden), t, self.q_rank + hidden, queries + made, "attention", step,
-                 launches=2.0),
+            gemm(
+                "index_qk",
+                self._indexer(hidden),
+                t,
+                self.q_rank + hidden,
+                queries + made,
+                "attention",
+                step,
+                launches=2.0,
+            ),
             Row(
-                "index", "attention",
-                memory=step.batch * entries * self.index_width * p.bytes["index"] + t * queries * p.bytes["index"]
-                + t * made * p.bytes["activation"] + 8.0 * scores,  # scores out and back, FP32
+                "index",
+                "attention",
+                memory=step.batch * entries * self.index_width * p.bytes["index"]
+                + t * queries * p.bytes["index"]
+                + t * made * p.bytes["activation"]
+                + 8.0 * scores,  # scores out and back, FP32
                 tensor=2.0 * scores * queries,
                 dtype=p.math["index"],
                 rows=step.new * self.index_heads,
@@ -155,26 +166,47 @@ class Compressed:
         groups = self.out_groups / jnp.minimum(step.tp, float(self.out_groups))
         ranks = groups * self.out_rank
         rows = [
-            gemm("qkv", self._copied(hidden) + self.q_rank * queries, t, hidden,
-                 2.0 * self.q_rank + self.width + made + queries, "attention", step, launches=3.0),
+            gemm(
+                "qkv",
+                self._copied(hidden) + self.q_rank * queries,
+                t,
+                hidden,
+                2.0 * self.q_rank + self.width + made + queries,
+                "attention",
+                step,
+                launches=3.0,
+            ),
         ]
         if self.index_heads:
             rows += self._index_rows(step, hidden)
         rows += [
             Row(
-                "scan", "attention",
+                "scan",
+                "attention",
                 memory=step.batch * (read + written) / ways * self.width * p.bytes["kv"]
-                + t * (2.0 * queries + made) * p.bytes["activation"],
+                + t * (2.0 * queries * ways + made) * p.bytes["activation"],
                 tensor=4.0 * scores * self.width,
                 dtype=p.math["scan"],
                 rows=step.new * self.heads,
                 vector=scores * (exp + 4.0) + 16.0 * t * queries + t * made * (exp + 4.0),
                 launches=3.0 if self.ratio else 2.0,
             ),
-            all_reduce("context_merge", step.context_split * 2.0 * t * self.heads * self.width * p.bytes["activation"],
-                       jnp.where(split, step.tp, 1.0), step.machine),
-            gemm("output", queries * self.out_rank + ranks * hidden, t, queries, 2.0 * ranks + hidden, "attention",
-                 step, launches=2.0),
+            all_reduce(
+                "context_merge",
+                step.context_split * 2.0 * t * self.heads * self.width * p.bytes["activation"],
+                jnp.where(split, step.tp, 1.0),
+                step.machine,
+            ),
+            gemm(
+                "output",
+                queries * self.out_rank + ranks * hidden,
+                t,
+                queries,
+                2.0 * ranks + hidden,
+                "attention",
+                step,
+                launches=2.0,
+            ),
             all_reduce("all_reduce", t * hidden * p.bytes["activation"], step.tp, step.machine),
         ]
         return rows

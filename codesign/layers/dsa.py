@@ -84,12 +84,22 @@ class DSA:
         scores = t * step.attended / ways
         queries = self.index_heads * self.index_width
         return [
-            gemm("index_qk", self._indexer(hidden), t, self.q_rank + hidden, queries + self.index_width, "attention",
-                 step, launches=2.0),
+            gemm(
+                "index_qk",
+                self._indexer(hidden),
+                t,
+                self.q_rank + hidden,
+                queries + self.index_width,
+                "attention",
+                step,
+                launches=2.0,
+            ),
             Row(
-                "index", "attention",
+                "index",
+                "attention",
                 memory=step.batch * (step.cached + 2.0 * step.new) / ways * self.index_width * p.bytes["index"]
-                + t * queries * p.bytes["index"] + 8.0 * scores,  # scores out and back for the selection, FP32
+                + t * queries * p.bytes["index"]
+                + 8.0 * scores,  # scores out and back for the selection, FP32
                 tensor=2.0 * scores * queries,
                 dtype=p.math["index"],
                 rows=step.new * self.index_heads,
@@ -106,9 +116,10 @@ class DSA:
         scores = t * clipped_mean(step.cached, step.new, self.top_k) * heads
         read = union_read(step.cached + step.new, self.top_k, step.new)
         scan = Row(
-            "scan", "attention",
+            "scan",
+            "attention",
             memory=step.batch * (read + step.new) / ways * latent * p.bytes["kv"]
-            + t * heads * (latent + self.kv_rank) * p.bytes["activation"],
+            + t * heads * ways * (latent + self.kv_rank) * p.bytes["activation"],
             tensor=2.0 * scores * (2 * self.kv_rank + self.rope),
             dtype=p.math["scan"],
             rows=step.new * self.heads,

@@ -72,8 +72,13 @@ class GDN:
         return [
             gemm("qkv", self._split(hidden) / step.tp, t, hidden, projected, "attention", step, launches=3.0),
             state_row(
-                step, cells=state, conv=conv, inside=heads * (2 * self.key_width + self.value_width), delta=True,
-                moved=projected + self._v / step.tp, elementwise=gates + 2.0 * conv,
+                step,
+                cells=state,
+                conv=conv,
+                inside=heads * (2 * self.key_width + self.value_width),
+                delta=True,
+                moved=projected + self._v / step.tp,
+                elementwise=gates + 2.0 * conv,
             ),
             gemm("output", self._v * hidden / step.tp, t, self._v / step.tp, hidden, "attention", step),
             all_reduce("all_reduce", t * hidden * step.precision.bytes["activation"], step.tp, step.machine),

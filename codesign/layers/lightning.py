@@ -60,8 +60,12 @@ class Lightning:
         return [
             gemm("qkv", hidden * projected, t, hidden, projected, "attention", step, launches=2.0),
             state_row(
-                step, cells=self.state_elements()[0] / step.tp, conv=0.0,
-                inside=heads * (self.key_width + self.value_width), delta=False, moved=projected + values,
+                step,
+                cells=self.state_elements()[0] / step.tp,
+                conv=0.0,
+                inside=heads * (self.key_width + self.value_width),
+                delta=False,
+                moved=projected + values,
                 elementwise=(self._q + self._v) / step.tp * (exp + 2.0) + values * (exp + 6.0),
             ),
             gemm("output", values * hidden, t, values, hidden, "attention", step),

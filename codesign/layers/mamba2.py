@@ -81,9 +81,16 @@ class Mamba2:
         return [
             gemm("qkv", hidden * projected, t, hidden, projected, "attention", step),
             state_row(
-                step, cells=self.state_elements()[0] / step.tp, conv=conv,
-                inside=groups * self.state_width + inner, delta=False, moved=projected + inner,
-                elementwise=2.0 * conv + (inner + shared) * (exp + 2.0) + inner * (exp + 8.0) + heads * (2.0 * exp + 4.0),
+                step,
+                cells=self.state_elements()[0] / step.tp,
+                conv=conv,
+                inside=groups * self.state_width + inner,
+                delta=False,
+                moved=projected + inner,
+                elementwise=2.0 * conv
+                + (inner + shared) * (exp + 2.0)
+                + inner * (exp + 8.0)
+                + heads * (2.0 * exp + 4.0),
             ),
             gemm("output", inner * hidden, t, inner, hidden, "attention", step),
             all_reduce("all_reduce", t * hidden * step.precision.bytes["activation"], step.tp, step.machine),

@@ -45,9 +45,7 @@ class MSA:
     @property
     def _dense(self) -> GQA:
         """The attention without the indexer."""
-        return GQA(
-            self.heads, self.kv_heads, self.key_width, self.value_width, qk_norm=self.qk_norm, norms=self.norms
-        )
+        return GQA(self.heads, self.kv_heads, self.key_width, self.value_width, qk_norm=self.qk_norm, norms=self.norms)
 
     def weights(self, hidden: int) -> tuple[Weights, ...]:
         queries = hidden * self.index_heads * self.index_width
@@ -88,11 +86,15 @@ class MSA:
         width = self.index_width
         chosen = 8.0 * t * self.index_heads * self.top_blocks
         return [
-            gemm("index_qk", hidden * width * (projected + 1.0), t, hidden, width * (projected + 1.0), "attention", step),
+            gemm(
+                "index_qk", hidden * width * (projected + 1.0), t, hidden, width * (projected + 1.0), "attention", step
+            ),
             Row(
-                "index", "attention",
+                "index",
+                "attention",
                 memory=step.batch * (step.cached + 2.0 * step.new) / ways * width * p.bytes["index"]
-                + t * heads * width * p.bytes["index"] + 8.0 * scores * heads / self.block,
+                + t * heads * width * p.bytes["index"]
+                + 8.0 * scores * heads / self.block,
                 tensor=2.0 * scores * heads * width,
                 dtype=p.math["index"],
                 rows=step.new * self.index_heads,
@@ -109,9 +111,10 @@ class MSA:
         scores = t * clipped_mean(step.cached, step.new, limit) * heads
         read = union_read(step.cached + step.new, limit, step.new)
         scan = Row(
-            "scan", "attention",
+            "scan",
+            "attention",
             memory=step.batch * (read + step.new) / ways * self._dense.kv_heads_here(step) * width * p.bytes["kv"]
-            + t * heads * width * p.bytes["activation"],
+            + t * heads * ways * width * p.bytes["activation"],
             tensor=2.0 * scores * width,
             dtype=p.math["scan"],
             rows=step.new * self.heads / self.kv_heads,

@@ -39,7 +39,8 @@ def state_row(
     one_by_one, between = (4.0, 6.0) if delta else (2.0, 4.0)
     in_chunks = 2.0 * CHUNK * inside + between * cells
     return Row(
-        "state", "attention",
+        "state",
+        "attention",
         memory=step.batch * kept * passes + t * moved * p.bytes["activation"],
         tensor=t * (one_by_one * cells + blocked * (in_chunks - one_by_one * cells)),
         dtype=0.0,

@@ -4,14 +4,17 @@ Points are processed in blocks of one fixed shape: XLA's last bits change with t
 the same whether a study was interrupted, resumed or distributed.
 """
 
-from functools import partial
+from dataclasses import fields
+from functools import lru_cache, partial
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from codesign.execution import Execution
+from codesign.machine import Machine
 from codesign.mapping import Mapping
 from codesign.model import Model
 from codesign.objective.batch import Batch, largest_batch
@@ -23,68 +26,105 @@ from codesign.precision import Precision
 BLOCK = 64
 WIDE = 1024
 
+#: Directions of one derivative: the variables of a design.
+DIRECTIONS = 6
+
 
 def leaves(tree: Any) -> Any:
     """Every number of a pytree as a float64 array, so that Python floats do not compile anew."""
     return jax.tree.map(lambda x: np.asarray(x, dtype=float), tree)
 
 
-def _law(load: Load, uniform: bool) -> Load:
-    """The load with uniform routing known when the program is traced: the skewed law costs several times as much."""
-    return eqx.tree_at(lambda x: x.skew, load, 0.0) if uniform else load
+def _solve(model: Model, execution, precision, machine, mapping, load, tpot, least, most) -> Batch:
+    return largest_batch(model, machine, execution, precision, mapping, load, tpot, least, most)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _solve(model: Model, uniform: bool, execution, precision, machine, mapping, load, tpot, least, most) -> Batch:
-    def one(machine, mapping, load, tpot, least, most) -> Batch:
-        load = _law(load, uniform)
-        return largest_batch(model, machine, execution, precision, mapping, load, tpot, least, most)
-
-    return jax.vmap(one)(machine, mapping, load, tpot, least, most)
+def _decode(model: Model, execution, precision, machine, mapping, load) -> Decode:
+    return decode(model, machine, execution, precision, mapping, load)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _decode(model: Model, uniform: bool, execution, precision, machine, mapping, load) -> Decode:
-    def one(machine, mapping, load) -> Decode:
-        return decode(model, machine, execution, precision, mapping, _law(load, uniform))
-
-    return jax.vmap(one)(machine, mapping, load)
+def _score(model: Model, execution, precision, machine, mapping, load, found, along) -> Scored:
+    return scored(model, machine, execution, precision, mapping, load, found, along)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _score(model: Model, uniform: bool, execution, precision, machine, mapping, load, found) -> Scored:
-    def one(machine, mapping, load, found) -> Scored:
-        return scored(model, machine, execution, precision, mapping, _law(load, uniform), found)
+def _call(function: Any, model: Model, uniform: bool, fixed: Any, points: Any) -> Any:
+    """One point. Uniform routing is known when the program is traced: the skewed law costs several times as much."""
+    machine, mapping, load, *others = points
+    if uniform:
+        load = eqx.tree_at(lambda x: x.skew, load, 0.0)
+    return function(model, *fixed, machine, mapping, load, *others)
 
-    return jax.vmap(one)(machine, mapping, load, found)
+
+def _point(function, model, uniform, fixed_tree, tree, fixed, leaves, arrays) -> Any:
+    """One point from its flat numbers; ``arrays`` are its stage table and whatever else is not a scalar."""
+    machine, mapping, *others = jax.tree.unflatten(tree, leaves)
+    mapping = eqx.tree_at(lambda m: m.stages, mapping, arrays[0])
+    points = (machine, mapping, *others, *arrays[1:])
+    return _call(function, model, uniform, jax.tree.unflatten(fixed_tree, fixed), points)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _packed(function, model, uniform, fixed_tree, tree, fixed, scalars, arrays):
+    """A block of points; every number of theirs comes as a row of one matrix, and so do the results.
+
+    A call with a hundred small arrays spends more time handing them over than computing.
+    """
+
+    def one(column: jax.Array, arrays: tuple) -> list:
+        found = _point(function, model, uniform, fixed_tree, tree, list(fixed), list(column), arrays)
+        return jax.tree.leaves(found)
+
+    leaves = jax.vmap(one, in_axes=(1, 0))(scalars, arrays)
+    return jnp.stack([x for x in leaves if x.ndim == 1]), [x for x in leaves if x.ndim > 1]
+
+
+@lru_cache(maxsize=256)
+def _result_tree(function, model, uniform, fixed_tree, tree, shapes) -> Any:
+    """The structure of one point's result, and which of its leaves are scalars."""
+    number = jax.ShapeDtypeStruct((), np.float64)
+    arrays = tuple(jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes)
+    numbers = [number] * fixed_tree.num_leaves, [number] * tree.num_leaves
+    found = jax.eval_shape(partial(_point, function, model, uniform, fixed_tree, tree), *numbers, arrays)
+    leaves, structure = jax.tree.flatten(found)
+    return structure, tuple(leaf.ndim == 0 for leaf in leaves)
 
 
 def _by_block(
-    function: Any, model: Model, execution: Execution, precision: Precision, points: tuple, block: int = BLOCK
+    function: Any, model: Model, execution: Execution, precision: Precision, points: tuple, *more: np.ndarray,
+    block: int = BLOCK,
 ) -> Any:
     """Call block by block on padded points and join, as numpy arrays over the points.
 
-    ``points`` is (machine, mapping, load, ...), each leaf scalar or (n,).
+    Args:
+        points: (machine, mapping, load, ...), each leaf scalar or (n,).
+        more: further arrays of a point, (n, ...).
     """
-    n = len(np.asarray(points[1].pp))
+    arrays = [np.asarray(points[1].stages, dtype=float), *more]
+    n = len(arrays[0])
     uniform = not np.any(np.asarray(points[2].skew))
     size = -(-n // block) * block
-
-    def widen(x: Any) -> np.ndarray:
-        x = np.asarray(x, dtype=float)
-        if x.ndim == 0:
-            return np.broadcast_to(x, (size,))
-        return np.concatenate([x, np.repeat(x[-1:], size - n, axis=0)]) if size > n else x
-
-    columns, shape = jax.tree.flatten(points)
-    columns = [widen(x) for x in columns]
-    fixed = leaves((execution, precision))
-    parts = []
-    for start in range(0, size, block):
-        here = jax.tree.unflatten(shape, [x[start : start + block] for x in columns])
-        parts.append(jax.tree.flatten(function(model, uniform, *fixed, *here)))
-    joined = [np.concatenate([np.asarray(x) for x in xs])[:n] for xs in zip(*(p[0] for p in parts), strict=True)]
-    return jax.tree.unflatten(parts[0][1], joined)
+    mapping = eqx.tree_at(lambda m: m.stages, points[1], 0.0)
+    numbers, tree = jax.tree.flatten((points[0], mapping, *points[2:]))
+    constants, fixed_tree = jax.tree.flatten((execution, precision))
+    scalars = np.empty((len(numbers), size))
+    for row, x in zip(scalars, numbers, strict=True):
+        row[:n] = x
+    scalars[:, n:] = scalars[:, n - 1 : n]
+    if size > n:
+        arrays = [np.concatenate([a, np.repeat(a[-1:], size - n, axis=0)]) for a in arrays]
+    fixed = np.array([float(x) for x in constants])
+    structure, scalar = _result_tree(function, model, uniform, fixed_tree, tree, tuple(a.shape[1:] for a in arrays))
+    rows, others = [], []
+    for i in range(0, size, block):
+        here = slice(i, i + block)
+        row, other = _packed(
+            function, model, uniform, fixed_tree, tree, fixed, scalars[:, here], tuple(a[here] for a in arrays)
+        )
+        rows.append(np.asarray(row))
+        others.append([np.asarray(x) for x in other])
+    of_rows = iter(np.concatenate(rows, axis=1)[:, :n])
+    of_others = iter([np.concatenate(x)[:n] for x in zip(*others, strict=True)])
+    return jax.tree.unflatten(structure, [next(of_rows if flat else of_others) for flat in scalar])
 
 
 def solve_points(
@@ -109,12 +149,41 @@ def decode_points(
     model: Model, execution: Execution, precision: Precision, machine: Any, mapping: Mapping, load: Load
 ) -> Decode:
     """Each point at its own load; arguments as in `solve_points`."""
-    return _by_block(_decode, model, execution, precision, (machine, mapping, load), WIDE)
+    return _by_block(_decode, model, execution, precision, (machine, mapping, load), block=WIDE)
 
 
 def score_points(
-    model: Model, execution: Execution, precision: Precision, machine: Any, mapping: Mapping, load: Load, tpot: Any
+    model: Model, execution: Execution, precision: Precision, machine: Any, mapping: Mapping, load: Load, tpot: Any,
+    along: np.ndarray,
 ) -> Scored:
-    """Score and derivatives at each point; arguments as in `solve_points`."""
+    """Score at each point and its derivatives along directions; arguments as in `solve_points`.
+
+    Args:
+        along: (n, fields of `Machine`, `DIRECTIONS` at most): change of each field along each direction.
+    """
     found = solve_points(model, execution, precision, machine, mapping, load, tpot)
-    return _by_block(_score, model, execution, precision, (machine, mapping, load, found))
+    n, fields, count = along.shape
+    if count < DIRECTIONS:
+        along = np.concatenate([along, np.zeros((n, fields, DIRECTIONS - count))], axis=2)
+    scored = _by_block(_score, model, execution, precision, (machine, mapping, load, found), along)
+    return scored._replace(slopes=scored.slopes[:, :count])
+
+
+def elasticities(
+    model: Model, execution: Execution, precision: Precision, machine: Machine, mapping: Mapping, load: Load, tpot: Any
+) -> dict[str, float]:
+    """Relative change of tokens per megawatt by relative change of each number of one machine, the batch following.
+
+    Args:
+        mapping: a stack of one; the others as in `score_points`.
+    """
+    names = [f.name for f in fields(machine)]
+    values = np.array([float(np.asarray(getattr(machine, name))) for name in names])
+    found: dict[str, float] = {}
+    for i in range(0, len(names), DIRECTIONS):
+        along = np.zeros((1, len(names), DIRECTIONS))
+        for k, j in enumerate(range(i, min(i + DIRECTIONS, len(names)))):
+            along[0, j, k] = values[j]
+        s = score_points(model, execution, precision, machine, mapping, load, tpot, along)
+        found |= {name: float(slope) for name, slope in zip(names[i : i + DIRECTIONS], s.slopes[0], strict=False)}
+    return found

@@ -13,7 +13,7 @@ from codesign.report.charts import Figure, figures
 from codesign.report.charts.base import config, parameters
 from codesign.report.data import Tables, tables
 from codesign.report.data.operations import operations
-from codesign.report.page import choice, first_shown, write_atomically
+from codesign.report.page import choice, first_shown, setting, write_atomically
 from codesign.report.style import context_words
 from codesign.report.summary import Json, cases, read_summary
 from codesign.report.words import basis
@@ -67,23 +67,38 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def image_specs(summary: Json, rows: Tables) -> Iterable[tuple[str, Json]]:
-    """Name and complete specification of every image: one per figure and case, one in all for figures of the study."""
+    """Name and complete specification of every image: one per figure and case, and per machine of the sensitivities."""
     made = figures(summary, rows)
+    first = {"shown": first_shown(rows), "narrow": False} | setting(rows)
     for i, case in enumerate(cases(summary)):
-        values = choice(rows, case) | {"shown": first_shown(rows), "narrow": False}
+        values = first | choice(rows, case)
         for figure in made.values():
-            if figure.scope == "study" and i:
-                continue
-            if any(selected(rows, name, figure.scope, values) for name in figure.tables()):
-                suffix = "" if figure.scope == "study" else f"-{case.key}"
-                yield figure.name + suffix, complete(figure, summary, rows, values)
+            study = figure.scope == "study"
+            if not (study and i) and figure.scope != "setting" and _drawn(figure, rows, values):
+                yield figure.name + ("" if study else f"-{case.key}"), complete(figure, summary, rows, values)
+    for arch, chosen in {str(r["arch"]): str(r["setting"]) for r in reversed(rows["sensitivity"])}.items():
+        values = first | choice(rows, cases(summary)[0]) | {"chosen_arch": arch, "chosen_setting": chosen}
+        yield f"sensitivity-{arch}", complete(made["sensitivity"], summary, rows, values)
+
+
+#: Columns by which a figure of each scope takes its rows, and the parameters that they must equal.
+SELECTS = {
+    "study": {},
+    "case": {"case": "chosen_case"},
+    "problem": {"case": "chosen_case", "problem": "chosen_problem"},
+    "part": {"case": "chosen_case", "problem": "chosen_problem", "part": "chosen_part"},
+    "setting": {"arch": "chosen_arch", "setting": "chosen_setting"},
+}
 
 
 def selected(rows: Tables, name: str, scope: str, values: Json) -> list[dict[str, Any]]:
     """The rows of a table that a figure of this scope draws."""
-    keys = {"study": (), "case": ("case",), "problem": ("case", "problem"), "part": ("case", "problem", "part")}[scope]
-    chosen = {"case": values["chosen_case"], "problem": values["chosen_problem"], "part": values["chosen_part"]}
-    return [dict(r) for r in rows.get(name, []) if all(r.get(k, chosen[k]) == chosen[k] for k in keys)]
+    chosen = {column: values[parameter] for column, parameter in SELECTS[scope].items()}
+    return [dict(r) for r in rows.get(name, []) if all(r.get(k, v) == v for k, v in chosen.items())]
+
+
+def _drawn(figure: Figure, rows: Tables, values: Json) -> bool:
+    return any(selected(rows, name, figure.scope, values) for name in figure.tables())
 
 
 def complete(figure: Figure, summary: Json, rows: Tables, values: Json) -> Json:
@@ -119,6 +134,9 @@ def _where(figure: Figure, summary: Json, rows: Tables, values: Json) -> list[st
         found.append(f"TPOT ≤ {row['target']:g} ms")
     if row is not None and figure.scope == "part":
         found.append(str(row["label"]))
+    if figure.scope == "setting":
+        label = next(str(r["label"]) for r in rows["sensitivity"] if r["arch"] == values["chosen_arch"])
+        return [label, values["chosen_setting"]]
     return [] if figure.scope == "study" else found
 
 

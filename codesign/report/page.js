@@ -56,6 +56,11 @@
 
   function selection(scope) {
     const keep = {};
+    if (scope === "setting" || scope === "arch") {
+      keep.arch = state.chosen_arch;
+      if (scope === "setting") keep.setting = state.chosen_setting;
+      return keep;
+    }
     if (scope !== "study") keep.case = state.chosen_case;
     if (scope === "problem" || scope === "part") keep.problem = state.chosen_problem;
     if (scope === "part") keep.part = state.chosen_part;
@@ -69,6 +74,7 @@
 
   const signals = () => ({
     chosen_case: state.chosen_case, chosen_problem: state.chosen_problem, chosen_part: state.chosen_part,
+    chosen_arch: state.chosen_arch, chosen_setting: state.chosen_setting,
     shown: state.shown.slice(), narrow: narrow(),
   });
 
@@ -266,6 +272,7 @@
   }
 
   ["context", "precision", "target", "part"].forEach((id) => $(id).addEventListener("change", () => { read(); remember(); changed(); }));
+  ["arch", "setting"].forEach((id) => { if ($(id)) $(id).addEventListener("change", () => { state["chosen_" + id] = $(id).value; changed(); }); });
   all(".key button").forEach((button) => button.addEventListener("click", () => {
     const on = button.getAttribute("aria-pressed") !== "true";
     button.setAttribute("aria-pressed", String(on));

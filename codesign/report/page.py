@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections import Counter
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -58,7 +59,13 @@ def defaults(summary: Json, rows: Tables) -> dict[str, Any]:
     """What the page shows first: the first case, its middle target with an answer, and the best part there."""
     found = cases(summary)
     case = found[0] if found else Case(0.0, "")
-    return choice(rows, case) | {"shown": first_shown(rows), "narrow": False}
+    return choice(rows, case) | {"shown": first_shown(rows), "narrow": False} | setting(rows)
+
+
+def setting(rows: Tables) -> dict[str, Any]:
+    """The machine and setting whose sensitivities are shown first."""
+    first = rows["sensitivity"][0] if rows["sensitivity"] else {"arch": "", "setting": ""}
+    return {"chosen_arch": first["arch"], "chosen_setting": first["setting"]}
 
 
 def choice(rows: Tables, case: Case) -> dict[str, Any]:
@@ -114,13 +121,15 @@ def page(summary: Json) -> str:
         contexts=[(f"{c:.0f}", context_words(c)) for c in dict.fromkeys(c.context for c in cases(summary))],
         precisions=[(p, precision_words(summary, p)) for p in dict.fromkeys(c.precision for c in cases(summary))],
         targets=_targets(summary),
+        archs=list({str(r["arch"]): str(r["label"]) for r in rows["sensitivity"]}.items()),
+        settings=list(dict.fromkeys(str(r["setting"]) for r in rows["sensitivity"])),
         parts=parts_of(summary),
         state=state,
         headlines=headlines(summary, [dict(r) for r in rows["matrix"]]),
         tables={t.name: t for t in ALL},
         cells={t.name: cells(t, rows[t.name]) for t in ALL if not t.scope},
         kinds=KINDS,
-        rests_on={k: [str(x) for x in v] for k, v in part(summary, "rests_on").items() if v},
+        rests_on={k: list(Counter(map(str, v)).items()) for k, v in part(summary, "rests_on").items() if v},
         calibrated=bool(part(summary, "execution").get("calibrated")),
         findings=[str(x) for x in items(summary, "findings")],
         warnings=[str(x) for x in items(summary, "warnings")],

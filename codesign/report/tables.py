@@ -84,6 +84,21 @@ RANKING = Table(
     "Parts that cannot meet the target come last, with the least TPOT that they reach.",
 )
 
+SAME = Table(
+    "same_technology",
+    "Each optimum against the best part of its own memory technology",
+    (
+        Column("label", "design"),
+        Column("target", "target TPOT", "ms"),
+        Column("value", "tokens/s/MW", "plain"),
+        Column("machine", "best part"),
+        Column("machine_value", "tokens/s/MW", "plain"),
+        Column("gain", "gain", "ratio"),
+        Column("verdict", "verdict", "words"),
+    ),
+    "case",
+)
+
 MIXES = Table(
     "mixes",
     "The mix, relaxed and built",
@@ -127,6 +142,7 @@ POWER = Table(
         Column("envelope_w", "formula [W]", "plain"),
         Column("ratio", "formula / published", "ratio"),
         Column("fitted", "fitted on it", "flag"),
+        Column("regime", "set by"),
         Column("source", "source"),
     ),
 )
@@ -160,7 +176,23 @@ BANDS = Table(
     ),
 )
 
-ALL = (MATRIX, RANKING, MIXES, ROUNDING, POWER, CHECKS, BANDS)
+UNKNOWNS = Table(
+    "unknowns",
+    "Unknown numbers and where the order turns",
+    (
+        Column("title", "unknown"),
+        Column("value", "catalog", "range"),
+        Column("range", "range", "range"),
+        Column("kind", "kind"),
+        Column("swing", "swing, ln", "plain"),
+        Column("turns", "passes", "words"),
+        Column("note", "order", "words"),
+    ),
+    "arch",
+    "Swing is ln(most / least) of tokens/s/MW over the range, the largest of all settings.",
+)
+
+ALL = (MATRIX, RANKING, SAME, MIXES, ROUNDING, POWER, CHECKS, BANDS, UNKNOWNS)
 
 
 def cell(value: Any, kind: Kind) -> str:

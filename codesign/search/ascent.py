@@ -1,4 +1,4 @@
-"""Gradient ascent from several starts at once: Adam on log variables, mappings annealed, budgets as a Lagrangian.
+r"""Gradient ascent from several starts at once: Adam on log variables, mappings annealed, budgets as a Lagrangian.
 
 Each start keeps the mappings that served it best at the last screening and climbs
 

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linprog, nnls
 
-from codesign.machine import Machine
-from codesign.mapping import take
 from codesign.search.problem import Problem
 from codesign.search.space import BUDGETS, Space
 
@@ -42,7 +40,6 @@ class Finished:
         budgets: g, (budgets,).
         residual: KKT residual.
         prices: budget or ``target_tpot`` -> (left, right) elasticity.
-        by_machine: derivative of the score by each field of `Machine`, at ``x``.
         path: score after each step. evaluations: of the model, counted.
     """
 
@@ -53,7 +50,6 @@ class Finished:
     budgets: np.ndarray
     residual: float
     prices: dict[str, tuple[float, float]]
-    by_machine: Machine
     path: list[float]
     evaluations: int
 
@@ -68,12 +64,17 @@ class _Samples:
     g: np.ndarray
     g_by_x: np.ndarray
     by_target: np.ndarray
-    by_machine: Machine
+
+
+#: Corners of the sampled cube beside its face centres: kinks in different variables meet in corners. With ``x`` and the
+#: faces they fill less than one compiled block.
+CORNERS = 32
 
 
 def _around(space: Space, x: np.ndarray, width: float) -> np.ndarray:
-    """``x`` and one step either way along each variable, inside the bounds."""
-    steps = np.concatenate([np.eye(len(x)), -np.eye(len(x))]) * width
+    """``x``, one step either way along each variable, and corners of the cube, inside the bounds."""
+    corners = np.random.default_rng(0).choice([-1.0, 1.0], size=(CORNERS, len(x)))
+    steps = np.concatenate([np.eye(len(x)), -np.eye(len(x)), corners]) * width
     return space.clip(np.concatenate([x[None], x + steps]))
 
 
@@ -81,12 +82,11 @@ def _sample(problem: Problem, space: Space, x: np.ndarray, mapping: int, width: 
     y = _around(space, x, width)
     built = space.build(y)
     p = problem.pieces(built, np.arange(len(y)), np.full(len(y), mapping))
-    return _Samples(y, p.score, p.gradient, built.budgets, built.budgets_by_x, np.asarray(p.scored.by_target),
-                    take(p.scored.by_machine, 0))
+    return _Samples(y, p.score, p.gradient, built.budgets, built.budgets_by_x, np.asarray(p.scored.by_target))
 
 
-def _step(s: _Samples, space: Space, radius: float) -> np.ndarray:
-    """The best step by the linear programme over (d, t, sigma)."""
+def _step(s: _Samples, space: Space, radius: float) -> tuple[np.ndarray, float]:
+    """The best step by the linear programme over (d, t, sigma), and the score that it promises."""
     x = s.y[0]
     n, k = len(x), len(s.y)
     rows, right = [], []
@@ -103,14 +103,14 @@ def _step(s: _Samples, space: Space, radius: float) -> np.ndarray:
     box = [*zip(low, np.maximum(high, low), strict=True), (None, None), (0.0, None)]
     cost = np.concatenate([np.zeros(n), [-1.0, PENALTY]])
     found = linprog(cost, A_ub=np.array(rows), b_ub=np.array(right), bounds=box, method="highs")
-    return found.x[:n] if found.status == 0 else np.zeros(n)
+    return (found.x[:n], s.score[0] - float(found.fun)) if found.status == 0 else (np.zeros(n), -np.inf)
 
 
 def _merit(score: float, overdraft: float) -> float:
     return score - PENALTY * overdraft
 
 
-def finish(problem: Problem, space: Space, x: np.ndarray, mapping: int, steps: int = 60) -> Finished:
+def finish(problem: Problem, space: Space, x: np.ndarray, mapping: int, steps: int = 90) -> Finished:
     """Walk from ``x`` on one mapping to a point of small KKT residual.
 
     Args:
@@ -121,30 +121,35 @@ def finish(problem: Problem, space: Space, x: np.ndarray, mapping: int, steps: i
     """
     radius, path, evaluations = 0.1, [], 0
     x = space.clip(x)
-    samples = _sample(problem, space, x, mapping, NEAR)
+    width = NEAR
+    samples = _sample(problem, space, x, mapping, width)
     value = _merit(samples.score[0], max(samples.g[0].max(), 0.0))
     for _ in range(steps):
         evaluations += len(samples.y)
         path.append(float(samples.score[0]))
-        d = _step(samples, space, radius)
-        if np.abs(d).max() < 1e-9 or radius < 1e-7:
-            break
+        d, promised = _step(samples, space, radius)
+        if promised < value + 1e-9 or radius < 1e-7:
+            if width <= NEAR:
+                break
+            width, radius = NEAR, max(radius, 1e-3)  # pieces a little further off hid the way
+            samples = _sample(problem, space, x, mapping, width)
+            continue
         width = float(np.clip(np.abs(d).max() * 0.2, NEAR, 1e-3))
         trial = _sample(problem, space, x + d, mapping, width)
         new = _merit(trial.score[0], max(trial.g[0].max(), 0.0))
         evaluations += len(trial.y)
         if new > value + 1e-12:
-            radius = min(radius * (1.5 if np.abs(d).max() > 0.9 * radius else 1.0), 0.3)
+            radius = min(radius * (4.0 if np.abs(d).max() > 0.9 * radius else 1.0), 0.3)
             x, value, samples = trial.y[0], new, trial
         else:
-            radius *= 0.35
-            samples = _sample(problem, space, x, mapping, float(np.clip(radius * 0.2, NEAR, 1e-3)))
+            radius *= 0.3
+            width = float(np.clip(radius * 0.2, NEAR, 1e-3))
+            samples = _sample(problem, space, x, mapping, width)
     samples = _sample(problem, space, x, mapping, NEAR)
     residual, prices = certify(samples, space)
     return Finished(
         x=x, score=float(samples.score[0]), mapping=mapping, overdraft=float(max(samples.g[0].max(), 0.0)),
-        budgets=samples.g[0], residual=residual, prices=prices,
-        by_machine=samples.by_machine, path=path, evaluations=evaluations,
+        budgets=samples.g[0], residual=residual, prices=prices, path=path, evaluations=evaluations,
     )  # fmt: skip
 
 

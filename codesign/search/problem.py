@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from codesign.execution import Execution
@@ -14,7 +13,7 @@ from codesign.objective.compiled import score_points, solve_points
 from codesign.objective.decode import Load
 from codesign.objective.gradient import SHORTFALL, Scored
 from codesign.precision import Precision
-from codesign.search.space import Built, Space, chain
+from codesign.search.space import Built, Space
 
 
 class Pieces(NamedTuple):
@@ -70,10 +69,10 @@ class Problem:
         """Scores and gradients of pairs (point of ``built``, index of a mapping)."""
         machine = take(built.machine, point)
         s = score_points(
-            self.model, self.execution, self.precision, machine, take(self.mappings, mapping), self.load, self.target
+            self.model, self.execution, self.precision, machine, take(self.mappings, mapping), self.load, self.target,
+            built.by_x[point],
         )
-        gradient = chain(s.by_machine, jax.tree.map(lambda x: x[point], built.by_x))
-        return Pieces(s.score, gradient, s)
+        return Pieces(s.score, s.slopes, s)
 
 
 def violation(built: Built) -> np.ndarray:

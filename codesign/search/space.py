@@ -23,13 +23,13 @@ class Built(NamedTuple):
 
     Attributes:
         machine: `Machine`, leaves (n,).
-        by_x: derivative of each machine leaf by the log variables, leaves (n, variables).
+        by_x: derivative of each field of the machine by the log variables, (n, fields, variables).
         budgets: overdrafts g, (n, budgets); ``g <= 0`` holds.
         budgets_by_x: (n, budgets, variables).
     """
 
     machine: Machine
-    by_x: Machine
+    by_x: np.ndarray
     budgets: np.ndarray
     budgets_by_x: np.ndarray
 
@@ -91,13 +91,7 @@ class Space:
             for i in range(0, size, POINTS)
         ]
         (machine, g), (by_x, g_by_x) = jax.tree.map(lambda *xs: np.concatenate(xs)[:n], *parts)
-        return Built(machine, by_x, g, g_by_x)
+        return Built(machine, np.stack(jax.tree.leaves(by_x), axis=1), g, g_by_x)
 
 
-def chain(by_machine: Machine, by_x: Machine) -> np.ndarray:
-    """Derivative by the log variables, (n, variables), from derivatives by machine leaves (n,)."""
-    pairs = zip(jax.tree.leaves(by_machine), jax.tree.leaves(by_x), strict=True)
-    return sum(np.asarray(g)[:, None] * np.asarray(j) for g, j in pairs)
-
-
-__all__ = ["BUDGETS", "POINTS", "VARIABLES", "Built", "Space", "chain", "design_of"]
+__all__ = ["BUDGETS", "POINTS", "VARIABLES", "Built", "Space", "design_of"]

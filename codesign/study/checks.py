@@ -8,13 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
-import jax
 import numpy as np
 
 from codesign.catalog.loader import Where, load_accelerator, load_file
 from codesign.evaluation.case import Case, Degrees, load_case
 from codesign.evaluation.operations import operations
-from codesign.evaluation.solve import solve
+from codesign.evaluation.solve import decode_all
 from codesign.mapping import Mapping, take
 from codesign.objective.decode import Load
 from codesign.power_fit import envelope_table
@@ -24,15 +23,18 @@ from codesign.study.published import POINTS, Point
 CONTEXT = 8192.0
 OTHER_CONTEXTS = (1024.0, 32768.0)
 
+#: Chips of a server, told beside the fastest mapping where a publisher does not say how many served the one user.
+FEW_CHIPS = 8
+
 #: Terms of a pass, as `terms_of` sorts its operations.
 WORDS = {
-    "weights": "weights (with their activations) from memory",
+    "weights": "weights from memory",
     "cache": "KV and state from memory",
     "arithmetic": "arithmetic",
     "elementwise": "elementwise kernels",
-    "launches": "kernel launches",
-    "setup": "set-up of collectives",
-    "hops": "hops of collectives",
+    "launches": "launches",
+    "setup": "collectives' set-up",
+    "hops": "hops",
     "links": "bytes on the links",
 }
 
@@ -59,7 +61,8 @@ def terms_of(rows: list[dict[str, Any]], setup_s: float = 0.0) -> dict[str, floa
     """Seconds that a pass waits, by term (keys of `WORDS`); they sum to the pass.
 
     An operation's latency goes to launches, or to set-up and hops where it is a collective; the rest of its exposed
-    time to what binds it: a matrix product's memory lane to weights, a scan's or a state's to the cache.
+    time to what binds it: a matrix product's memory lane to weights (its activations with them), a scan's or a
+    state's to the cache.
 
     Args:
         rows: of `codesign.evaluation.operations.operations`.
@@ -86,13 +89,11 @@ def terms_of(rows: list[dict[str, Any]], setup_s: float = 0.0) -> dict[str, floa
     return found
 
 
-def _fastest(case: Case, degrees: Degrees, context: float, drafts: int) -> tuple[Mapping, float]:
-    """The mapping with the least time per pass for one sequence, and that pass [s]."""
-    mappings = case.mappings(degrees)
-    found = solve(case, mappings, _load(context, drafts), np.inf, 1.0, 1.0)
-    time = np.where(found.full <= 0.0, found.result.pace_s, np.inf)
-    i = int(np.argmin(time))
-    return take(mappings, i), float(time[i])
+def _passes(case: Case, mappings: Mapping, context: float, drafts: int) -> np.ndarray:
+    """Seconds of a pass of one sequence on each mapping, infinite where it does not fit."""
+    found = decode_all(case, mappings, _load(context, drafts))
+    fits = found.memory.fixed + found.memory.per_sequence <= found.memory.capacity
+    return np.where(fits, found.pace_s, np.inf)
 
 
 def _load(context: float, drafts: int) -> Load:
@@ -113,7 +114,7 @@ def gap_words(terms: dict[str, float], published_s: float, most: int = 3) -> str
     closing = []
     for key in sorted(terms, key=lambda k: -terms[k])[:most]:
         factor = 1.0 + gap / terms[key] if terms[key] > 0.0 else -1.0
-        closing.append(f"{WORDS[key]} at {factor:.2g} ×" if factor > 0.0 else f"{WORDS[key]} could not")
+        closing.append(f"{WORDS[key]} at {factor:.3g} ×" if factor > 0.0 else f"{WORDS[key]} could not")
     return words + ", ".join(closing)
 
 
@@ -123,31 +124,34 @@ def _mapping_words(mapping: Mapping) -> str:
     return f"{round(float(mapping.chips))} chips (PP {pp}, TP {tp}, EP {ep}{split})"
 
 
-def _check(point: Point, case: Case, drafts: int) -> dict[str, Any]:
+def _check(point: Point, case: Case, mappings: Mapping, drafts: int) -> dict[str, Any]:
     """One row: predicted beside published, with its terms."""
-    degrees = Degrees(**({"dp": 1, "microbatches": 1} | point.degrees))
-    mapping, pass_s = _fastest(case, degrees, CONTEXT, drafts)
+    passes = _passes(case, mappings, CONTEXT, drafts)
+    best = int(np.argmin(passes))
+    mapping, pass_s = take(mappings, best), float(passes[best])
     rows = operations(case, mapping, _load(CONTEXT, drafts))
     bare = operations(_without_setup(case), mapping, _load(CONTEXT, drafts))
     terms = terms_of(rows, sum(r["latency_s"] for r in rows) - sum(r["latency_s"] for r in bare))
-    table = case.model.drafts.accepted_length[drafts - 1] if drafts and case.model.drafts else 1.0
-    accepted = point.accepted if point.accepted is not None else float(table)
-    chosen = Degrees(
-        **{k: round(float(getattr(mapping, k))) for k in ("pp", "tp", "dp", "ep", "microbatches")},
-        attention_split="context" if float(mapping.context_split) > 0.5 else "heads",
-    )
-    moved = [pass_s / _fastest(case, chosen, c, drafts)[1] - 1.0 for c in OTHER_CONTEXTS]
+    accepted = point.accepted if point.accepted is not None else _accepted(case, drafts)
+    moved = [pass_s / float(_passes(case, mappings, c, drafts)[best]) - 1.0 for c in OTHER_CONTEXTS]
 
-    shares = ", ".join(
-        f"{WORDS[k]} {100.0 * t / pass_s:.0f} %" for k, t in sorted(terms.items(), key=lambda kv: -kv[1]) if t > 0.01 * pass_s
-    )
-    told = [f"{pass_s * 1e3:.3g} ms a pass: {shares}", gap_words(terms, accepted / point.value)]
-    told.append(_mapping_words(mapping) + ("" if point.degrees else ", the fastest for one sequence"))
+    largest = sorted(((k, t) for k, t in terms.items() if t > 0.01 * pass_s), key=lambda kt: -kt[1])
+    told = [
+        f"{pass_s * 1e3:.3g} ms a pass: " + ", ".join(f"{WORDS[k]} {100.0 * t / pass_s:.0f} %" for k, t in largest),
+        gap_words(terms, accepted / point.value),
+    ]
+    chosen = _mapping_words(mapping)
+    if not point.degrees:
+        chosen += ", the fastest for one sequence"
+        few = float(np.min(passes, where=np.asarray(mappings.chips) == FEW_CHIPS, initial=np.inf))
+        if np.isfinite(few):
+            chosen += f"; {FEW_CHIPS} chips reach {accepted / few:.0f} token/s"
+    told.append(chosen)
     if drafts:
         origin = "as published" if point.accepted is not None else "by the model file's table"
         told.append(f"{drafts} drafts, {accepted:g} tokens accepted a pass {origin}")
     told.append(
-        f"context of {CONTEXT / 1024:g}Ki assumed; "
+        f"context of {CONTEXT / 1024:g}Ki assumed; speed at "
         + ", ".join(f"{c / 1024:g}Ki {100.0 * m:+.1f} %" for c, m in zip(OTHER_CONTEXTS, moved, strict=True))
     )
     name = point.name if point.drafts is not None else f"{point.name}, {f'{drafts} drafts' if drafts else 'no drafts'}"
@@ -157,6 +161,10 @@ def _check(point: Point, case: Case, drafts: int) -> dict[str, Any]:
         "drafts": drafts, "accepted": accepted, "context": CONTEXT, "pass_s": pass_s,
         "seconds": terms, "terms": "; ".join(told), "source": point.source,
     }  # fmt: skip
+
+
+def _accepted(case: Case, drafts: int) -> float:
+    return float(case.model.drafts.accepted_length[drafts - 1]) if drafts and case.model.drafts else 1.0
 
 
 def published_checks(workspace: Where = None, points: tuple[Point, ...] = POINTS) -> list[dict[str, Any]]:
@@ -171,17 +179,18 @@ def published_checks(workspace: Where = None, points: tuple[Point, ...] = POINTS
         drafts, accepted, context, pass_s.
     """
     found = []
-    cases: dict[tuple[str, str], Case] = {}
     for point in points:
-        key = (point.arch, point.model)
-        case = cases.setdefault(key, load_case(*key, workspace=workspace))
+        case = load_case(point.arch, point.model, workspace=workspace)
+        mappings = case.mappings(Degrees(**({"dp": 1, "microbatches": 1} | point.degrees)))
         if point.drafts is not None:
-            found.append(_check(point, case, point.drafts))
+            found.append(_check(point, case, mappings, point.drafts))
             continue
-        found.append(_check(point, case, 0))
+        found.append(_check(point, case, mappings, 0))
         if case.model.drafts is not None:
-            table = np.asarray(case.model.drafts.accepted_length)
-            degrees = Degrees(dp=1, microbatches=1)
-            speed = [a / _fastest(case, degrees, CONTEXT, d)[1] for d, a in enumerate(table, start=1)]
-            found.append(_check(point, case, int(np.argmax(speed)) + 1))
-    return jax.tree.map(lambda x: x.item() if isinstance(x, np.generic) else x, found)
+            counts = range(1, len(case.model.drafts.accepted_length) + 1)
+            found.append(
+                _check(point, case, mappings, max(
+                    counts, key=lambda d: _accepted(case, d) / _passes(case, mappings, CONTEXT, d).min()
+                ))
+            )
+    return found

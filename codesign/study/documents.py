@@ -10,9 +10,8 @@ from codesign.evaluation.document import Evaluation, limited_by, mapping_documen
 from codesign.evaluation.operations import binding, operations
 from codesign.machine import Machine
 from codesign.mapping import Mapping, take
-from codesign.objective.compiled import solve_points
+from codesign.objective.compiled import elasticities, solve_points
 from codesign.objective.decode import Load
-from codesign.objective.gradient import elasticities
 from codesign.search.finish import ACTIVE
 from codesign.search.optimum import Optimum
 from codesign.search.problem import Problem
@@ -67,7 +66,10 @@ def design_document(optimum: Optimum, problem: Problem, case: Case, mappings: Ma
         ],
         "shadow_prices": {name: {"left": a, "right": b} for name, (a, b) in end.prices.items()},
         "kkt_residual": end.residual,
-        "elasticities": _numbers(elasticities(end.by_machine, machine)),
+        "elasticities": elasticities(
+            problem.model, problem.execution, problem.precision, machine, take(mappings, np.array([end.mapping])),
+            problem.load, problem.target,
+        ),
         "starts": [
             {"objective": float(np.exp(s)), "overdraft": float(v)}
             for s, v in zip(optimum.climb.score, optimum.climb.overdraft, strict=True)

@@ -8,6 +8,7 @@ binomial counts with the law's inclusion probabilities; experts lie on the ranks
 
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +34,7 @@ SKEWS = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.25)
 SKEW_ONLY = ("pairs_skew", "triples_skew", "cross", "cross_mean")
 
 Group = tuple[Callable[..., jax.Array], int, int, np.ndarray]
+Errors = Callable[[np.ndarray, Fit], tuple[np.ndarray, np.ndarray]]
 
 
 def _distinct(tokens: int, experts: int, top_k: int, ranks: int) -> float:
@@ -91,7 +93,7 @@ def skewed_points(worlds: int = 250, placements: int = 12) -> list[Group]:
     return groups
 
 
-def _errors(groups: list[Group], free: tuple[str, ...]) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+def _errors(groups: list[Group], free: tuple[str, ...]) -> Errors:
     """Log errors and their derivatives by the free constants, over all groups."""
 
     def one(function, experts, k, rows):
@@ -106,11 +108,21 @@ def _errors(groups: list[Group], free: tuple[str, ...]) -> Callable[[np.ndarray]
 
     compiled = [one(*group) for group in groups]
 
-    def all_of_them(values: np.ndarray, rest: Fit = FIT) -> tuple[np.ndarray, np.ndarray]:
+    def all_of_them(values: np.ndarray, rest: Fit) -> tuple[np.ndarray, np.ndarray]:
         found = [f(jnp.asarray(values), rest) for f in compiled]
         return np.concatenate([e for e, _ in found]), np.concatenate([j for _, j in found])
 
     return all_of_them
+
+
+def _weighed(errors: Errors, start: Fit, heavy: float, values: np.ndarray) -> np.ndarray:
+    e = 100.0 * errors(values, start)[0]
+    return e * (1.0 + heavy * e * e)
+
+
+def _slopes(errors: Errors, start: Fit, heavy: float, values: np.ndarray) -> np.ndarray:
+    e, slopes = errors(values, start)
+    return (1.0 + 3e4 * heavy * e * e)[:, None] * 100.0 * slopes
 
 
 def fit(groups: list[Group], free: tuple[str, ...], start: Fit) -> tuple[Fit, np.ndarray]:
@@ -118,15 +130,10 @@ def fit(groups: list[Group], free: tuple[str, ...], start: Fit) -> tuple[Fit, np
     errors = _errors(groups, free)
     values = np.array([getattr(start, name) for name in free])
     for heavy in (0.0, 0.02, 0.1, 0.5, 2.0):
-        def weighed(v, q=heavy):
-            e = 100.0 * errors(v, start)[0]
-            return e * (1.0 + q * e * e)
-
-        def slope(v, q=heavy):
-            e, j = errors(v, start)
-            return (1.0 + 3e4 * q * e * e)[:, None] * 100.0 * j
-
-        values = least_squares(weighed, values, jac=slope, x_scale="jac", max_nfev=200).x
+        values = least_squares(
+            partial(_weighed, errors, start, heavy), values, jac=partial(_slopes, errors, start, heavy),  # type: ignore
+            x_scale="jac", max_nfev=200,
+        ).x
     values = np.round(values, 4)
     return start._replace(**dict(zip(free, map(float, values), strict=True))), errors(values, start)[0]
 

@@ -39,7 +39,7 @@ def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
     for text in texts:
         key, equals, value = text.partition("=")
         target, _, name = key.strip().partition(".")
-        if not equals or target != "config" or not name:
+        if not equals or target != "config" or not name or "." in name:
             example = "config.tie_word_embeddings=false"
             raise CodesignError(f"{printable(text, 80)!r} is not config.key=value", key="--set", allowed=example)
         try:
@@ -58,9 +58,11 @@ class Config:
         notes: what was taken from the architecture's definition instead of from a field.
     """
 
-    def __init__(self, raw: Mapping[str, Any], label: str, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, raw: Mapping[str, Any], label: str, settings: Mapping[str, Any] | None = None, family: str = ""
+    ) -> None:
         self.label = label
-        self.family = ""
+        self.family = family
         self.notes: list[str] = []
         nest = next((key for key in NESTED if isinstance(raw.get(key), dict)), None)
         inner = raw[nest] if nest else raw
@@ -70,6 +72,16 @@ class Config:
         self._where = f"{nest}." if nest else ""
         self._outer = raw if nest else {}
         self._inner = dict(inner) | dict(settings or {})
+
+    def part(self, key: str) -> "Config":
+        """A table among the fields, read in the same way; an empty one where it is absent."""
+        table = self.get(key)
+        if table is not None and not isinstance(table, dict):
+            raise self.error(f"{told(table)} is of the wrong type", key, "a table")
+        inside = Config(table or {}, self.label, family=self.family)
+        inside._where = f"{self._where}{key}."
+        inside.notes = self.notes
+        return inside
 
     def architectures(self) -> list[str]:
         """Names of the architecture, from the text model's own to the whole checkpoint's."""
@@ -110,14 +122,20 @@ class Config:
         value = self.get(*keys)
         return None if value is None else self._whole(value, keys, least)
 
+    def nullable(self, key: str, least: int = 1) -> int | None:
+        """A whole number or null, which means that there is no such part; the field itself must be there."""
+        if key not in self._inner:
+            raise self._missing((key,), "a whole number or null")
+        return self.optional(key, least=least)
+
     def _whole(self, value: Any, keys: Collection[str], least: int) -> int:
         key = next(k for k in keys if self.get(k) is not None)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(f"{told(value)} is of the wrong type", key, "a whole number")
-        if not least <= value <= 10_000_000:
-            raise self.error(f"{value} is out of range", key, f"{least} to 10,000,000")
+        if not least <= value <= 10**9:
+            raise self.error(f"{value} is out of range", key, f"{least} to 1e9")
         return value
 
     def flag(self, *keys: str) -> bool:
@@ -158,6 +176,13 @@ class Config:
         if length is not None and len(value) < length:
             raise self.error(f"has {len(value)} entries", key, f"one for each of {length} layers")
         return value[:length]
+
+    def required_list(self, key: str, what: str) -> list[Any]:
+        """A list that must be there."""
+        found = self.listed(key)
+        if found is None:
+            raise self._missing((key,), what)
+        return found
 
     def kinds(self, *keys: str, length: int, allowed: Mapping[Any, str]) -> list[str] | None:
         """A list with one of the ``allowed`` words, or numbers, per layer, translated; or None."""

@@ -1,7 +1,7 @@
 """What an architecture's reader finds: blocks, the stack of layers, and where modules lie in the checkpoint."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from codesign.catalog.importing.config import Config
@@ -31,7 +31,6 @@ class Structure:
     starts: frozenset[str] = frozenset()
     ends: frozenset[str] = frozenset()
     streams: int = 1
-    hidden: int = field(default=0)
 
     def prune(self) -> "Structure":
         """Drop blocks that no layer uses."""
@@ -44,7 +43,8 @@ def head_width(c: Config, derived: bool = False) -> int:
     """Width of a head; where the architecture derives it and the field is absent, hidden over heads."""
     given = c.optional("head_dim", "attention_head_dim")
     if given is not None or not derived:
-        return given or c.whole("head_dim")
+        return given or c.whole("head_dim", "attention_head_dim")
+    c.note(f"head_dim is not given: hidden_size over num_attention_heads, as {c.family} defines it")
     hidden, heads = c.whole("hidden_size"), c.whole("num_attention_heads")
     if hidden % heads:
         raise c.error(f"{heads} does not divide hidden_size {hidden}", "num_attention_heads", "head_dim, or a divisor")
@@ -54,14 +54,9 @@ def head_width(c: Config, derived: bool = False) -> int:
 def gqa(c: Config, *, derived: bool = False, **more: Any) -> dict[str, Any]:
     """The table of a grouped-query attention block with equal key and value widths."""
     width = head_width(c, derived)
-    kv = c.optional("num_key_value_heads", "num_attention_groups")
-    if kv is None and derived:
-        c.note(f"num_key_value_heads is not given: one per query head, as {c.family} defines it")
-        kv = c.whole("num_attention_heads")
-    heads = c.whole("num_attention_heads")
     table = {
-        "kind": "gqa", "heads": heads, "kv_heads": kv or c.whole("num_key_value_heads"), "key_width": width,
-        "value_width": width,
+        "kind": "gqa", "heads": c.whole("num_attention_heads"),
+        "kv_heads": c.whole("num_key_value_heads", "num_attention_groups"), "key_width": width, "value_width": width,
     }  # fmt: skip
     return table | {key: value for key, value in more.items() if value}
 
@@ -116,12 +111,13 @@ def by_first_dense(c: Config, depth: int) -> list[str]:
     return ["moe" if i >= first and i % every == 0 else "dense" for i in range(depth)]
 
 
+def grouping(c: Config, key: str = "n_group") -> dict[str, int]:
+    """Groups of experts and how many of them a token may visit; nothing where there is one group."""
+    count = c.whole(key)
+    return {"groups": count, "top_groups": c.whole("topk_group")} if count > 1 else {}
+
+
 def noaux(c: Config, default: bool) -> bool:
     """Whether the router has a correction bias per expert: ``topk_method``, else as the architecture defines it."""
     method = c.word("topk_method")
     return default if method is None else method == "noaux_tc"
-
-
-def pick(table: Mapping[str, str], names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Layers of one attention and one feed-forward block, from two lists of their names joined by a blank."""
-    return [tuple(table.get(part, part) for part in name.split()) for name in names]

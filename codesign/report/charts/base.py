@@ -1,8 +1,9 @@
 """What all charts share: how they are told which case to draw, their scales of colour, and their dress.
 
 A chart is a Vega-Lite specification over named tables (`codesign.report.data`).  It selects its rows by parameters that
-the page sets for all charts at once: ``chosen_case``, ``chosen_problem``, ``chosen_part``, ``shown`` (the labels
-that are switched on) and ``narrow``.  An image is the same specification with those parameters fixed.
+the page sets for all charts at once: ``chosen_case``, ``chosen_problem``, ``chosen_part``, ``chosen_arch`` and
+``chosen_setting`` (of the sensitivities), ``shown`` (the labels that are switched on) and ``narrow``.  An image is the
+same specification with those parameters fixed.
 """
 
 import math
@@ -33,7 +34,8 @@ class Figure:
     Attributes:
         name: of its files and of its place in the page. title, caption: what it shows, and how to read it.
         panels: specifications without data. columns: how many stand side by side where there is room.
-        scope: what it is drawn for: ``study``, ``case``, ``problem`` or ``part`` (a problem and a part).
+        scope: what it is drawn for: ``study``, ``case``, ``problem``, ``part`` (a problem and a part) or
+            ``setting`` (a machine and setting of the sensitivities).
         basis: what is said of its numbers before the definition of TPOT.
         keyed: whether colours mean parts that only the page's key names; an image then needs a legend.
     """
@@ -197,6 +199,7 @@ def config(ink: str = "currentColor", legend_columns: int = 8) -> Spec:
         "view": {"stroke": None},
         "text": {"color": ink, "fontSize": 11.5},
         "rule": {"color": ink},
+        "tick": {"color": ink},
         "line": {"strokeWidth": 1.8},
         "point": {"filled": True, "size": 55},
         "bar": {"cornerRadius": 1},
@@ -205,5 +208,5 @@ def config(ink: str = "currentColor", legend_columns: int = 8) -> Spec:
 
 def parameters(values: Spec) -> list[Spec]:
     """The parameters that every chart takes, with their values."""
-    names = ("chosen_case", "chosen_problem", "chosen_part", "shown", "narrow")
+    names = ("chosen_case", "chosen_problem", "chosen_part", "chosen_arch", "chosen_setting", "shown", "narrow")
     return [{"name": name, "value": values[name]} for name in names]

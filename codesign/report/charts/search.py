@@ -37,13 +37,15 @@ def search_figure(summary: Json, tables: Tables) -> Figure | None:
     if tables["convergence"]:
         curve = alt.Chart(data("convergence")).transform_filter(f"{PROBLEM} && {SHOWN}")
         curve = curve.transform_calculate(drawn=f"max(datum.gap, {FLOOR})")
-        y = alt.Y("drawn:Q", title="ln below the best", scale=alt.Scale(type="log"), axis=gap)
-        chart = curve.mark_line().encode(x=alt.X("iteration:Q", title="iteration of the best start"), y=y, color=colour)
+        y = alt.Y("drawn:Q", title="distance from the optimum", scale=alt.Scale(type="log"), axis=gap)
+        chart = curve.mark_line().encode(
+            x=alt.X("iteration:Q", title="iteration, best of the starts, then its finish"), y=y, color=colour
+        )
         panels.append(panel(chart, 190, "Convergence"))
     if tables["starts"]:
         ends = alt.Chart(data("starts")).transform_filter(f"{PROBLEM} && {SHOWN}")
         ends = ends.transform_calculate(drawn=f"max(datum.gap, {FLOOR})")
-        y = alt.Y("drawn:Q", title="ln below the best", scale=alt.Scale(type="log"), axis=gap)
+        y = alt.Y("drawn:Q", title="distance from the optimum", scale=alt.Scale(type="log"), axis=gap)
         x = alt.X("start:O", title="start", axis=alt.Axis(labelAngle=0))
         chart = ends.mark_point(size=70).encode(
             x=x,
@@ -78,7 +80,9 @@ def search_figure(summary: Json, tables: Tables) -> Figure | None:
     return Figure(
         name="search",
         title="How the search went",
-        caption=f"Gaps are differences of ln(tokens/s/MW), so about relative; those below {FLOOR:g} are drawn on it.",
+        caption=f"Distance is |ln(objective / optimum)| in tokens/s/MW, so about relative; below {FLOOR:g} it is drawn "
+        f"there. "
+        "Starts are shown as the first phase of the search left them; the best was finished to the optimum.",
         panels=tuple(panels),
         columns=2,
         keyed=True,

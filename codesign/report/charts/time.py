@@ -99,7 +99,8 @@ def waterfall_figure(_: Json, tables: Tables) -> Figure | None:
         "says which "
         "lane binds, grey is latency that no rate shortens, a dashed box is time hidden behind other operations. The "
         "steps end at "
-        "TPOT (times the tokens accepted per pass). Optima are shown before rounding.",
+        "TPOT (times the tokens accepted per pass). Optima are shown before rounding, parts that miss the target at "
+        "the least TPOT that they reach.",
         panels=(panel(chart, alt.Step(22)), panel(lanes, alt.Step(22), "How busy each lane is")),
         scope="part",
     )

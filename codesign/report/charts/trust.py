@@ -1,11 +1,13 @@
-"""Published figures against the model's, and how the answer moves with numbers that nobody has published."""
+"""Published figures against the model's, and what the model's pass waits for at those points."""
 
 import altair as alt
 
-from codesign.report.charts.base import GREY, PER_MEGAWATT, Figure, Spec, data, panel, part_colour
+from codesign.report.charts.base import Figure, Spec, data, panel
 from codesign.report.data import Tables
-from codesign.report.style import parts_of
 from codesign.report.summary import Json
+
+#: Terms of a pass: colours of Tol's muted palette.
+TERM_COLOURS = ["#4477aa", "#66ccee", "#ee6677", "#ccbb44", "#9a9a9a", "#aa3377", "#228833", "#bbbbbb"]
 
 
 def check_figure(_: Json, tables: Tables) -> Figure | None:
@@ -36,53 +38,32 @@ def check_figure(_: Json, tables: Tables) -> Figure | None:
         base.mark_point(size=80, color="#d55e00").encode(x=x, y=y, tooltip=tooltip),
         base.mark_text(align="left", dx=9).encode(x=x, y=y, text=alt.Text("ratio:Q", format=".2f")),
     )
+    panels = [panel(chart, alt.Step(26))]
+    if tables["check_terms"]:
+        panels.append(_terms_panel())
     return Figure(
         name="checks",
         title="Published points against the model",
         caption="Nothing was tuned to hit these points; the table below names the terms that make the difference.",
-        panels=(panel(chart, alt.Step(26)),),
-        scope="study",
-    )
-
-
-def sensitivity_figure(summary: Json, tables: Tables) -> Figure | None:
-    """One panel per unknown number: tokens/s/MW over its range, other machines as level lines."""
-    rows = tables["sensitivity"]
-    if not rows:
-        return None
-    colour = part_colour(parts_of(summary), "series")
-    panels: list[Spec] = []
-    for i in dict.fromkeys(r["panel"] for r in rows):
-        here = [r for r in rows if r["panel"] == i]
-        first, unit = here[0], f" [{here[0]['unit']}]" if here[0]["unit"] else ""
-        values = [float(r["value"]) for r in here]
-        wide = min(values) > 0 and max(values) / min(values) >= 3
-        scale = alt.Scale(type="log", nice=False) if wide else alt.Scale(zero=False, nice=False, padding=6)
-        x = alt.X("value:Q", title=f"{first['title']}{unit}", scale=scale, axis=alt.Axis(tickCount=4, format="~g"))
-        y = alt.Y("metric:Q", title=PER_MEGAWATT, scale=alt.Scale(zero=False), axis=alt.Axis(format="~s", tickCount=4))
-        base = alt.Chart(data("sensitivity")).transform_filter(f"datum.panel === {i}").encode(x=x, y=y, color=colour)
-        tooltip = [
-            alt.Tooltip("series:N", title="part"),
-            alt.Tooltip("value:Q", title=str(first["title"]), format=",.3~g"),
-            alt.Tooltip("metric:Q", title=PER_MEGAWATT, format=",.4~g"),
-        ]
-        own = base.transform_filter("datum.series === datum.label")
-        others = base.transform_filter("datum.series !== datum.label")
-        names = others.transform_aggregate(value="min(value)", metric="min(metric)", groupby=["series"])
-        chart = alt.layer(
-            others.mark_line(strokeDash=[5, 3], opacity=0.9),
-            names.mark_text(align="left", dy=-7, fontSize=10.5, color=GREY).encode(x=x, y=y, text="series:N"),
-            own.mark_line(strokeWidth=2.6),
-            own.mark_point(size=45).encode(tooltip=tooltip),
-        )
-        panels.append(panel(chart, 190, f"{first['label']}: {first['title']}"))
-    return Figure(
-        name="sensitivity",
-        title="What the unknowns would change",
-        caption="Each panel moves one unpublished number over its range, all else as in the catalog; dashed level "
-        "lines are the "
-        "parts it is compared with.",
         panels=tuple(panels),
-        columns=3,
         scope="study",
     )
+
+
+def _terms_panel() -> Spec:
+    """What the predicted pass of each point waits for, against the pass that the published rate implies."""
+    base = alt.Chart(data("check_terms"))
+    y = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(ticks=False, domain=False))
+    chart = alt.layer(
+        base.mark_bar(height=14).encode(
+            x=alt.X("sum(ms):Q", title="one pass [ms]; the stroke is what the published rate implies", stack="zero"),
+            y=y,
+            color=alt.Color(
+                "term:N", sort=None, scale=alt.Scale(range=TERM_COLOURS), legend=alt.Legend(title=None, orient="top")
+            ),
+            order="order:Q",
+            tooltip=["name:N", "term:N", alt.Tooltip("sum(ms):Q", title="ms", format=".3~g")],
+        ),
+        base.mark_tick(thickness=2.5, size=22).encode(x="max(published):Q", y=y),
+    )
+    return panel(chart, alt.Step(26), "What the pass waits for")

@@ -6,13 +6,14 @@ to one, since the page selects by them.  Times are in ms, other columns in SI or
 
 from typing import Any
 
-from codesign.report.data.answers import answers, matrix
+from codesign.report.data.answers import answers, matrix, same_technology
 from codesign.report.data.designs import budget_use, mixes, rounding
 from codesign.report.data.frontier import band_rows, curves, ends
 from codesign.report.data.operations import ceilings, operations, roof_labels
 from codesign.report.data.power import drawn, power_table
 from codesign.report.data.search import convergence, elasticities, shadow_prices, starts
-from codesign.report.data.trust import checks, sensitivity
+from codesign.report.data.trust import check_terms, checks
+from codesign.report.data.unknowns import rivals, sensitivity, unknowns
 from codesign.report.summary import Json
 
 Row = dict[str, Any]
@@ -25,6 +26,7 @@ def tables(summary: Json) -> Tables:
     return {
         "answers": answers(summary),
         "matrix": matrix(summary),
+        "same_technology": same_technology(summary),
         "frontier": found,
         "frontier_labels": ends(summary, found),
         "bands": band_rows(summary),
@@ -41,5 +43,8 @@ def tables(summary: Json) -> Tables:
         "starts": starts(summary),
         "rounding": rounding(summary),
         "checks": checks(summary),
+        "check_terms": check_terms(summary),
         "sensitivity": sensitivity(summary),
+        "rivals": rivals(summary),
+        "unknowns": unknowns(summary),
     }

@@ -3,7 +3,18 @@
 from typing import Any
 
 from codesign.report.style import parts_of, words
-from codesign.report.summary import Json, built, candidates, case_of, items, metric, number, part, problem_key
+from codesign.report.summary import (
+    Json,
+    built,
+    candidates,
+    case_of,
+    items,
+    metric,
+    number,
+    optimum_key,
+    part,
+    problem_key,
+)
 from codesign.report.words import mapping_words, plain
 
 
@@ -40,6 +51,7 @@ def answers(summary: Json) -> list[dict[str, Any]]:
 def _row(problem: Json, look: Any, entry: Json) -> dict[str, Any]:
     made = built(entry) if look.optimum else entry
     feasible = bool(entry.get("feasible", True)) and metric(made, "tokens_per_s_per_megawatt") is not None
+    made = made if feasible else made | {"metrics": None, "mapping": None, "request": None}
     low, high = interval(entry)
     tpot, least = metric(made, "tpot_s"), number(entry.get("least_tpot_s"))
     return {
@@ -112,4 +124,37 @@ def matrix(summary: Json) -> list[dict[str, Any]]:
                 "note": problem.get("note") or "",
             }
         )
+    return found
+
+
+def same_technology(summary: Json) -> list[dict[str, Any]]:
+    """Each optimum against the best part of the catalog that is built with the same memory technology.
+
+    Rows: case, problem, target [ms], part, label, value, machine, machine_value, gain, verdict.
+    """
+    rows = answers(summary)
+    found = []
+    for problem in items(summary, "problems"):
+        key = problem_key(problem)
+        built_with = {m["arch"]: m.get("memory_technology") for m in items(problem, "machines")}
+        here = [r for r in rows if r["problem"] == key]
+        for design in items(problem, "designs"):
+            ours = next(r for r in here if r["part"] == optimum_key(design["technology"]))
+            theirs = next((r for r in here if built_with.get(r["part"]) == design["technology"] and r["value"]), None)
+            gain = ours["value"] / theirs["value"] if theirs and ours["value"] else None
+            if theirs is None:
+                verdict = "no part of this technology meets the target" if ours["value"] else "neither meets the target"
+            elif gain is None:
+                verdict = "only the part meets the target"
+            else:
+                verdict = "ahead" if gain >= 1.0 else "behind"
+            found.append(
+                {
+                    **{k: ours[k] for k in ("case", "problem", "target", "part", "label", "value")},
+                    "machine": theirs and theirs["label"],
+                    "machine_value": theirs and theirs["value"],
+                    "gain": gain,
+                    "verdict": verdict,
+                }
+            )
     return found

@@ -122,8 +122,9 @@ def rounding(summary: Json) -> list[dict[str, Any]]:
     rows = []
     for problem, look, design in designs(summary):
         rounded = part(design, "rounded")
-        objectives = [o for o in (number(s.get("objective")) for s in items(design, "starts")) if o is not None]
-        near = sum(abs(o - max(objectives)) <= 0.005 for o in objectives)
+        optimum = metric(design, "tokens_per_s_per_megawatt") or math.inf
+        objectives = [o for o in (number(x.get("objective")) for x in items(design, "starts")) if o is not None]
+        near = sum(abs(o / optimum - 1.0) <= 0.005 for o in objectives)
         rows.append(
             head(problem, look)
             | {

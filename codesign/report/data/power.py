@@ -17,15 +17,19 @@ WORK = {
 
 
 def power_table(summary: Json) -> list[dict[str, Any]]:
-    """Rows: part, published_w, envelope_w, ratio (envelope over published), fitted, source; fitted parts first."""
+    """Rows: part, published_w, envelope_w, ratio (envelope over published), fitted, source, regime; fitted ones first.
+
+    ``regime`` is what sets the envelope: scan, GEMM or all-to-all.
+    """
     rows = [
         {
-            "part": r.get("part"),
+            "part": r.get("title") or r.get("part"),
             "published_w": number(r.get("published_w")),
             "envelope_w": number(r.get("envelope_w")),
             "ratio": number(r.get("ratio")),
             "fitted": bool(r.get("fitted")),
             "source": r.get("source") or "",
+            "regime": r.get("regime") or "",
         }
         for r in items(summary, "power_table")
     ]
@@ -47,7 +51,7 @@ def drawn(summary: Json) -> list[dict[str, Any]]:
         board, all_in, provisioned = (
             metric(entry, k) for k in ("board_power_w", "all_in_power_w", "provisioned_power_w")
         )
-        if board is None:
+        if board is None or not entry.get("feasible", True):
             continue
         pieces = _board(entry, board)
         if all_in is not None:

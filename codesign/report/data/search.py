@@ -5,7 +5,7 @@ from typing import Any
 
 from codesign.report.data.designs import designs, head
 from codesign.report.style import words
-from codesign.report.summary import Json, items, number, part
+from codesign.report.summary import Json, items, metric, number, part
 
 #: Points of a convergence curve that are drawn at most.
 MOST_POINTS = 80
@@ -44,32 +44,39 @@ def shadow_prices(summary: Json) -> list[dict[str, Any]]:
 def convergence(summary: Json) -> list[dict[str, Any]]:
     """Rows: case, problem, target [ms], part, label, iteration, gap, violation.
 
-    ``gap`` is how far the objective, ln(tokens/s/MW), of the best start still is below the best value it reaches.
+    ``gap`` is how far the objective, tokens/s/MW, stands from the optimum at the end: ``|ln(objective / optimum)|``.
+    Early iterates may overdraw a budget and stand above it; ``violation`` says by how much.
     """
     rows = []
     for problem, look, design in designs(summary):
         curve = [number(x) for x in items(design, "convergence")]
         violation = [number(x) for x in items(design, "violation")]
-        known = [x for x in curve if x is not None]
-        if not known:
-            continue
-        best, step = max(known), max(1, math.ceil(len(curve) / MOST_POINTS))
-        kept = sorted({*range(0, len(curve), step), len(curve) - 1})
         violation += [None] * (len(curve) - len(violation))
+        step = max(1, math.ceil(len(curve) / MOST_POINTS))
+        kept = sorted({*range(0, len(curve), step), *range(max(len(curve) - 1, 0), len(curve))})
         rows += [
-            head(problem, look) | {"iteration": i, "gap": best - value, "violation": violation[i]}
-            for i, value in ((i, curve[i]) for i in kept)
-            if value is not None
+            head(problem, look) | {"iteration": i, "gap": gap, "violation": violation[i]}
+            for i, gap in ((i, _gap(curve[i], design)) for i in kept)
+            if gap is not None
         ]
     return rows
 
 
 def starts(summary: Json) -> list[dict[str, Any]]:
-    """Rows: case, problem, target [ms], part, label, start, gap: how far each start ended below the best, in ln."""
+    """Rows: case, problem, target [ms], part, label, start, gap, overdraft: where each start stood when it was stopped.
+
+    ``gap`` is as in `convergence`; ``overdraft`` is the largest share by which the start then overdrew a budget.
+    """
     rows = []
     for problem, look, design in designs(summary):
-        found = [(i, number(s.get("objective"))) for i, s in enumerate(items(design, "starts"))]
-        known = [(i, o) for i, o in found if o is not None]
-        best = max((o for _, o in known), default=0.0)
-        rows += [head(problem, look) | {"start": i + 1, "gap": best - o} for i, o in known]
+        for i, start in enumerate(items(design, "starts")):
+            gap = _gap(number(start.get("objective")), design)
+            if gap is not None:
+                row = {"start": i + 1, "gap": gap, "overdraft": number(start.get("overdraft")) or 0.0}
+                rows.append(head(problem, look) | row)
     return rows
+
+
+def _gap(objective: float | None, design: Json) -> float | None:
+    optimum = metric(design, "tokens_per_s_per_megawatt")
+    return abs(math.log(objective / optimum)) if objective and objective > 0 and optimum else None
