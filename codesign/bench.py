@@ -6,8 +6,10 @@ inside.  A matrix product in the same process says how fast the computer was at 
 """
 
 import math
+import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -22,6 +24,7 @@ from codesign.execution import ideal
 from codesign.machine import Machine
 from codesign.mapping import take
 from codesign.model import Model
+from codesign.objective.compiled import uniform
 from codesign.objective.decode import Decode, Load, decode
 from codesign.runtime import prepare
 
@@ -44,7 +47,7 @@ _POWERS = ("static_power", "power_limit", "chip_power", "provisioned_power")
 @partial(jax.jit, static_argnums=0)
 def _values(model: Model, execution: Any, precision: Any, points: Any) -> Decode:
     def one(machine: Any, mapping: Any, load: Load) -> Decode:
-        return decode(model, machine, execution, precision, mapping, load)
+        return decode(model, machine, execution, precision, mapping, uniform(load))
 
     return jax.lax.map(lambda block: jax.vmap(one)(*block), points)
 
@@ -53,7 +56,7 @@ def _values(model: Model, execution: Any, precision: Any, points: Any) -> Decode
 def _gradients(model: Model, execution: Any, precision: Any, points: Any) -> Any:
     def one(machine: Any, mapping: Any, load: Load) -> Any:
         def objective(numbers: tuple[Any, Any]) -> tuple[Any, Decode]:
-            found = decode(model, numbers[0], numbers[1], precision, mapping, load)
+            found = decode(model, numbers[0], numbers[1], precision, mapping, uniform(load))
             return jnp.log(found.tokens_per_s_per_megawatt), found
 
         return jax.value_and_grad(objective, has_aux=True)((machine, execution))
@@ -126,33 +129,43 @@ def bench(
         over the value), ``compile_s`` (of the value's program, cache off), ``reference_gflops`` (float64 matrix
         product), ``points`` (five of them with inputs and results).
     """  # fmt: skip
-    prepare()
+    prepare(quick_to_compile=False)
     jax.config.update("jax_enable_compilation_cache", False)
     case = load_case(arch, model, workspace=workspace)
     count = blocks * block
     drawn = points_of(case, count, seed)
     points = jax.tree.map(lambda x: jnp.asarray(x, dtype=float).reshape(blocks, block, *x.shape[1:]), drawn)
     execution, precision, perfect = leaves((case.execution, case.precision, ideal()))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = max(c for c in range(1, cores + 1) if blocks % c == 0)
+    shares = [jax.tree.map(lambda x, i=i: x[i::cores], points) for i in range(cores)]
 
     start = time.perf_counter()
-    values = _values.lower(case.model, execution, precision, points).compile()
+    values = _values.lower(case.model, execution, precision, shares[0]).compile()
     compile_s = time.perf_counter() - start
-    values_ideal = _values.lower(case.model, perfect, precision, points).compile()
-    gradients = _gradients.lower(case.model, execution, precision, points).compile()
+    values_ideal = _values.lower(case.model, perfect, precision, shares[0]).compile()
+    gradients = _gradients.lower(case.model, execution, precision, shares[0]).compile()
     a = jnp.asarray(np.random.default_rng(seed).standard_normal((1024, 1024)))
     product = jax.jit(jnp.matmul)
-    for warm in (lambda: product(a, a), lambda: gradients(execution, precision, points)):
-        jax.block_until_ready(warm())
-    least = _best(
-        {
-            "value": lambda: values(execution, precision, points),
-            "gradient": lambda: gradients(execution, precision, points),
-            "ideal": lambda: values_ideal(perfect, precision, points),
+    with ThreadPoolExecutor(cores) as pool:
+
+        def all_cores(program: Any, execution: Any) -> Callable[[], Any]:
+            return lambda: list(
+                pool.map(lambda share: jax.block_until_ready(program(execution, precision, share)), shares)
+            )
+
+        programs = {
+            "value": all_cores(values, execution),
+            "gradient": all_cores(gradients, execution),
+            "ideal": all_cores(values_ideal, perfect),
             "product": lambda: product(a, a),
-        },
-        repeats,
-    )
-    results = jax.tree.map(lambda x: np.asarray(x).reshape(count, *x.shape[2:]), values(execution, precision, points))
+        }
+        for program in programs.values():
+            jax.block_until_ready(program())
+        least = _best(programs, repeats)
+    parts = [values(execution, precision, share) for share in shares]
+    joined = jax.tree.map(lambda *xs: np.stack([np.asarray(x) for x in xs], axis=1), *parts)
+    results = jax.tree.map(lambda x: x.reshape(count, *x.shape[3:]), joined)
     return {
         "schema": SCHEMA,
         "arch": case.arch,

@@ -12,6 +12,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from codesign.errors import CodesignError
@@ -79,6 +80,23 @@ def legal(model: Model, pp: int, tp: int, dp: int, ep: int) -> str | None:
     if (tp * dp) % ep:
         return f"ep {ep} does not divide tp x dp = {tp * dp}"
     return None
+
+
+def fullest(mapping: Mapping, per_block: Sequence[Number], first: Number, last: Number) -> Number:
+    """The largest, over the stages, of what their blocks and the ends of the model sum to.
+
+    Args:
+        mapping: of scalars.
+        per_block: what one run of each block costs.
+        first, last: what the first stage has beside its blocks, and the last.
+    """
+    costs = [*per_block, last]
+    best: Number = 0.0
+    for c in range(mapping.stages.shape[0]):
+        terms = [mapping.stages[c, b] * x for b, x in enumerate(costs) if not (isinstance(x, float) and x == 0.0)]
+        total = sum(terms) + first if c == 0 else sum(terms)
+        best = total if c == 0 else jnp.maximum(best, total)
+    return best
 
 
 @lru_cache(maxsize=256)

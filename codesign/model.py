@@ -42,8 +42,11 @@ LAYER_KINDS: dict[str, type] = {
     "dsa": DSA, "msa": MSA, "compressed": Compressed,
 }  # fmt: skip
 
-#: Distinct stage compositions that a mapping carries; shorter lists are padded to it.
+#: Distinct stage compositions of a pipeline; shorter lists are padded to it.
 MAX_COMPOSITIONS = 6
+
+#: Of these, the most that can be the fullest stage; every bundled model needs at most four at any depth up to 16.
+WIDEST = 4
 
 
 @dataclass(frozen=True)
@@ -292,9 +295,28 @@ def stages(model: Model, pp: int) -> Stages:
     return Stages(table, multiplicity, tuple(len(run) for run in runs))
 
 
+@lru_cache(maxsize=1024)
 def stage_table(model: Model, pp: int) -> np.ndarray:
-    """The distinct stage compositions of `stages`, (`MAX_COMPOSITIONS`, blocks + 1)."""
-    return stages(model, pp).table
+    """The stages of `stages` that can be the fullest, (`WIDEST`, blocks + 1).
+
+    A stage that runs no block more often than another never is: it is left out.  Row 0 is always the first stage, which
+    also keeps the input embedding; spare rows repeat it.
+    """
+    found = stages(model, pp)
+    rows = list(found.table[found.multiplicity > 0])
+    kept = [
+        row
+        for i, row in enumerate(rows)
+        if i == 0 or not any(np.all(other >= row) and (np.any(other > row) or j < i) for j, other in enumerate(rows) if j != i)
+    ]  # fmt: skip
+    if len(kept) > WIDEST:
+        raise CodesignError(
+            f"{pp} stages of {model.name} have {len(kept)} compositions that could be the fullest", key="pp",
+            allowed=f"depths with at most {WIDEST}",
+        )
+    table = np.array(kept + [kept[0]] * (WIDEST - len(kept)))
+    table.flags.writeable = False
+    return table
 
 
 def model_of(file: "ModelFile") -> Model:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from codesign.lanes import Number
 from codesign.layers.base import Indexed, Step, Weights
 from codesign.layers.moe import MoE
-from codesign.mapping import Mapping
+from codesign.mapping import Mapping, fullest
 from codesign.model import Model
 
 #: Share of the capacity kept free for the runtime, fragmentation and kernels' scratch (assumption; serving frameworks
@@ -57,16 +57,6 @@ def _here(w: Weights, step: Step) -> Number:
     return 1.0
 
 
-def _most(per_block: list[Number], first: Number, last: Number, mapping: Mapping) -> Number:
-    """The largest, over the distinct stages, of what their blocks and the ends of the model sum to.
-
-    Row 0 of the stage table is the first stage; the head's flag marks the last.
-    """
-    each = jnp.stack([*(jnp.asarray(x, dtype=float) for x in per_block), jnp.asarray(last, dtype=float)])
-    sums = jnp.sum(mapping.stages * each, axis=-1)
-    return jnp.maximum(jnp.max(sums), sums[0] + first)
-
-
 def residency(model: Model, step: Step, mapping: Mapping) -> Residency:
     """Bytes in the fast memory of the fullest chip.
 
@@ -85,9 +75,11 @@ def residency(model: Model, step: Step, mapping: Mapping) -> Residency:
         if isinstance(layer, Indexed):
             keys = layer.index_elements() * (step.cached + step.new)
             index = keys * layer.index_share(step) * p.bytes["index"]
-        kv.append((growing + window) * share * p.bytes["kv"] + index)
+        kept = layer.cache_elements() or layer.window_elements()
+        kv.append((growing + window) * share * p.bytes["kv"] + index if kept else index)
         recurrent, conv = layer.state_elements()
-        state.append((recurrent * p.bytes["state"] + conv * p.bytes["conv_state"]) * share * step.new)
+        held = recurrent * p.bytes["state"] + conv * p.bytes["conv_state"]
+        state.append(held * share * step.new if recurrent or conv else 0.0)
     table = model.vocab * model.hidden / step.tp
     first, last = table * p.bytes["embedding"], table * p.bytes["head"]
     if model.tied:  # stored once where both ends share a chip
@@ -103,9 +95,9 @@ def residency(model: Model, step: Step, mapping: Mapping) -> Residency:
         per_token = per_token + 2.0 * landing * act
     per_token = per_token * step.new
 
-    weight_bytes = _most(weights, first, last, mapping)
-    kv_one = _most(kv, 0.0, 0.0, mapping)
-    state_one = _most(state, 0.0, 0.0, mapping)
+    weight_bytes = fullest(mapping, weights, first, last)
+    kv_one = fullest(mapping, kv, 0.0, 0.0)
+    state_one = fullest(mapping, state, 0.0, 0.0)
     in_flight = step.batch * mapping.microbatches
     capacity = step.machine.memory_capacity
     buffer, slack = kv_one + state_one, SLACK_SHARE * capacity

@@ -35,32 +35,39 @@ class Fit(NamedTuple):
         base, slope, curve: terms of order one in the excess, by the normal maximum z.
         near_full, near_full_slope: the same where most of a rank's places are taken.
         sparse, sparse_slope, sparse_noise: the same where a rank expects less than one.
-        gap_level, gap_noise, gap_ranks, gap_uneven, gap_mean: how far a smaller rank lags behind a larger one.
-        pairs, triples: how much faster than Poisson pairs and triples become certain.
+        gap_level, gap_noise, gap_half, gap_most, gap_most_half, gap_ranks, gap_uneven, gap_mean: how far a rank with
+            one expert less lags behind one with more.
+        pairs, triples: how much faster than Poisson a pair or a triple becomes certain, from ranks being few.
+        pairs_sum, triples_sum: the same from the sum over ranks being fixed.
         start, width: maximum at which the count of levels hands over to the continuous form.
         pairs_skew, triples_skew: weight of hits on one popular expert among the pairs and triples.
         cross, cross_mean: joint part of chance and popularity where a rank expects less than one.
     """
 
-    bend: float = 0.268
-    bend_limit: float = 0.074
-    base: float = -0.1253
-    slope: float = 0.0576
-    curve: float = -0.1477
-    near_full: float = 0.6571
-    near_full_slope: float = -0.0205
-    sparse: float = -1.0221
-    sparse_slope: float = -0.1539
-    sparse_noise: float = 1.1306
-    gap_level: float = 2.7515
-    gap_noise: float = 3.971
-    gap_ranks: float = 0.9109
-    gap_uneven: float = -0.7483
-    gap_mean: float = 0.9727
-    pairs: float = 2.3028
-    triples: float = 2.2266
-    start: float = 1.4605
-    width: float = 1.674
+    bend: float = 0.299
+    bend_limit: float = 0.0431
+    base: float = -0.3467
+    slope: float = 0.2444
+    curve: float = -0.2269
+    near_full: float = 0.2142
+    near_full_slope: float = 0.4137
+    sparse: float = -0.0948
+    sparse_slope: float = -0.5887
+    sparse_noise: float = 0.9683
+    gap_level: float = 0.9202
+    gap_noise: float = 1.6147
+    gap_half: float = 3.1974
+    gap_most: float = 3.8149
+    gap_most_half: float = 26.0697
+    gap_ranks: float = 1.7305
+    gap_uneven: float = 0.1342
+    gap_mean: float = 0.2055
+    pairs: float = 0.7986
+    pairs_sum: float = 1.2188
+    triples: float = 0.742
+    triples_sum: float = 0.121
+    start: float = 2.4978
+    width: float = 0.5882
     pairs_skew: float = 1.1086
     triples_skew: float = 1.207
     cross: float = 187.037
@@ -177,8 +184,10 @@ def _fullest(
     if popularity is not None:
         popular = popularity.excess / jnp.maximum(normal_maximum(jnp.log(held)), 1e-6)
         spread = dispersion + popular * popular / mean
-    few = (held - 1.0) / (held + 77.0)
-    lag = fit.gap_noise * few * jnp.sqrt(mean * spread + 1e-9) + fit.gap_level * (1.0 + fit.gap_uneven * uneven)
+    few = (held - 1.0) / (held + fit.gap_half)
+    most = jnp.maximum(more - 1.0, 0.0)
+    noise = fit.gap_noise * few + fit.gap_most * most / (most + fit.gap_most_half)
+    lag = noise * jnp.sqrt(mean * spread + 1e-9) + fit.gap_level * (1.0 + fit.gap_uneven * uneven)
     lag = uneven * (lag + fit.gap_ranks * few + fit.gap_mean * uneven * mean) / (spread + 0.03)
     z = normal_maximum(jnp.log(jnp.maximum(more + less * jnp.exp(-lag), 1.0)))
 
@@ -204,19 +213,22 @@ def _fullest(
             taken = taken * jnp.maximum(f - i * per_cell, 0.0) / jnp.maximum(1.0 - i * per_cell, 1e-3)
         return taken
 
-    two = 0.5 * draws * jnp.maximum(draws - 1.0, 0.0) * (more * places(f_high, 2) + less * places(f_low, 2))
-    three = draws * jnp.maximum(draws - 1.0, 0.0) * jnp.maximum(draws - 2.0, 0.0) / 6.0
-    three = three * (more * places(f_high, 3) + less * places(f_low, 3))
+    twos = 0.5 * draws * jnp.maximum(draws - 1.0, 0.0)
+    threes = twos * jnp.maximum(draws - 2.0, 0.0) / 3.0
+    two_high, two_low = twos * places(f_high, 2), twos * places(f_low, 2)
+    three_high, three_low = threes * places(f_high, 3), threes * places(f_low, 3)
+    two, three = more * two_high + less * two_low, more * three_high + less * three_low
+    pairs = fit.pairs * (more * two_high * two_high + less * two_low * two_low)
+    triples = fit.triples * (more * three_high * three_high + less * three_low * three_low)
     if popularity is not None:
         together = (experts / held - 1.0) / max(experts - 1.0, 1.0)
         apart = 1.0 - together
         two = two + fit.pairs_skew * popularity.pairs * apart
         other = popularity.pairs * jnp.maximum(draws - 2.0, 0.0) * together
         three = three + fit.triples_skew * apart * (other + popularity.triples * apart)
-    two = jnp.minimum(two, 1e3)
-    three = jnp.minimum(three, 1e3)
-    counted = 3.0 - jnp.exp(-two * (1.0 + fit.pairs * two / held))
-    counted = counted - jnp.exp(-three * (1.0 + fit.triples * three / held))
+    pairs += two * (1.0 + fit.pairs_sum * two / held)
+    triples += three * (1.0 + fit.triples_sum * three / held)
+    counted = 3.0 - jnp.exp(-pairs) - jnp.exp(-triples)
 
     # A rank of three places needs no more than the levels.
     hand_over = jnp.clip((smooth - fit.start) / fit.width, 0.0, 1.0)

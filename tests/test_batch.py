@@ -4,6 +4,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from cases import case, changed
@@ -11,32 +12,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codesign.evaluation.case import Case, Degrees
-from codesign.machine import Machine
-from codesign.mapping import Mapping, take
-from codesign.objective.batch import Batch
+from codesign.mapping import take
 from codesign.objective.compiled import solve_points
-from codesign.objective.decode import Decode, Load
+from codesign.objective.decode import Load
 
 CASES = [("gb200-nvl72", "kimi-k3"), ("b200", "llama3.1-70b")]
 
 
 @lru_cache
-def mappings(arch: str, model: str) -> Mapping:
+def mappings(arch: str, model: str) -> Any:
     return case(arch, model).mappings(Degrees())
 
 
-def loads(n: int, context: Any, drafts: Any = 0.0) -> Load:
-    return Load(np.ones(n), *(np.broadcast_to(np.asarray(x, float), n) for x in (context, drafts)), np.zeros(n), 1000.0)
+def loads(n: int, context: Any) -> Load:
+    columns: Any = np.ones(n), np.broadcast_to(np.asarray(context, float), n), np.zeros(n), np.zeros(n), np.full(n, 1e3)
+    return Load(*columns)
 
 
-def solve(of: Case, where: Mapping, context: Any, target: Any, on: Machine | None = None, **bounds: Any) -> Batch:
+def solve(of: Case, where: Any, context: Any, target: Any, on: Any = None, **bounds: Any) -> Any:
     n = len(where.pp)
     return solve_points(
         of.model, of.execution, of.precision, on or of.machine, where, loads(n, context), target, **bounds
     )
 
 
-def at(of: Case, where: Mapping, context: Any, batch: Any, on: Machine | None = None) -> Decode:
+def at(of: Case, where: Any, context: Any, batch: Any, on: Any = None) -> Any:
     """The pass at given batches."""
     return solve(of, where, context, np.inf, on, least=batch, most=batch).result
 
@@ -170,7 +170,7 @@ def test_a_faster_machine_is_no_slower(which: tuple[str, str], drawn: list, fiel
     c, all_ = case(*which), mappings(*which)
     index, batch, context, ratio = (np.array(x) for x in zip(*drawn, strict=True))
     where, n = take(all_, index % len(all_.pp)), len(drawn)
-    whole = Machine(**{k: np.full(n, float(v)) for k, v in vars(c.machine).items()})
+    whole: Any = jax.tree.map(lambda x: np.full(n, float(x)), c.machine)
     faster = changed(whole, **{field: getattr(whole, field) * ratio})
     base, better = at(c, where, context, batch, whole), at(c, where, context, batch, faster)
     assert np.all(better.tpot_s <= base.tpot_s * (1 + 1e-12))

@@ -15,8 +15,8 @@ from codesign.evaluation.choose import pareto
 from codesign.evaluation.solve import solve
 from codesign.mapping import take
 
-K3 = {"arch": "gb200-nvl72", "model": "kimi-k3"}
-LLAMA = {"arch": "b200", "model": "llama3.1-70b"}
+K3: dict[str, Any] = {"arch": "gb200-nvl72", "model": "kimi-k3"}
+LLAMA: dict[str, Any] = {"arch": "b200", "model": "llama3.1-70b"}
 
 number, text, whole = (int, float), str, int
 MAPPING: dict[str, Any] = {
@@ -165,7 +165,7 @@ def test_no_whole_batch_on_any_mapping_does_better(request_: dict[str, str], tpo
     d = evaluate(**request_, context=65536, **({"tpot": tpot} if tpot else {}))
     c = case(request_["arch"], request_["model"])
     mappings = c.mappings(Degrees())
-    n = len(mappings.pp)
+    n = len(np.asarray(mappings.pp))
     rng = np.random.default_rng(0)
     index, batch = rng.integers(0, n, 6000), np.floor(np.exp(rng.uniform(0, np.log(600), 6000)))
     index, batch = np.append(index, np.arange(n)), np.append(batch, np.full(n, d["request"]["batch"]))

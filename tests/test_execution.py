@@ -14,7 +14,7 @@ from codesign.execution import Execution, ideal, software_setup, time_of, time_r
 from codesign.lanes import LANES, Row
 
 #: Cases that use every lane between them: (system, model, degrees, batch, context, drafts).
-POINTS: dict[str, tuple[str, str, dict[str, int], float, float, float]] = {
+POINTS: dict[str, tuple[str, str, dict[str, Any], float, float, float]] = {
     "k3": ("gb200-nvl72", "kimi-k3", {"tp": 8, "dp": 9, "ep": 72}, 24.0, 131072.0, 3.0),
     "v3": ("h200", "deepseek-v3", {"pp": 2, "tp": 2, "dp": 8, "ep": 16}, 16.0, 8192.0, 1.0),
     "oss": ("jalapeno", "gpt-oss-120b", {"tp": 4, "ep": 4}, 7.5, 30000.0, 0.0),

@@ -12,10 +12,10 @@ from cases import case, changed, load, mapping
 from codesign.evaluation.case import Case, Degrees
 from codesign.execution import Execution
 from codesign.machine import Machine
-from codesign.mapping import Mapping, take
+from codesign.mapping import take
 from codesign.objective.compiled import DIRECTIONS, elasticities, leaves, score_points, solve_points
 from codesign.objective.decode import Load, decode
-from codesign.objective.gradient import SHORTFALL, Scored
+from codesign.objective.gradient import SHORTFALL
 
 #: Structure, not numbers: steps of the domain and the choice of a reduction have no useful derivative.
 FIXED = ("scale_up_domain", "scale_out_domain", "in_switch_reduction")
@@ -29,9 +29,9 @@ class Points(NamedTuple):
     """Random designs, each with a machine, a mapping, a load and a target."""
 
     of: Case
-    machine: Machine
-    mapping: Mapping
-    load: Load
+    machine: Any
+    mapping: Any
+    load: Any
     target: np.ndarray
 
 
@@ -42,19 +42,21 @@ def draw(count: int, seed: int) -> Points:
     def spread(factor: float = 2.0) -> np.ndarray:
         return np.exp(rng.uniform(-np.log(factor), np.log(factor), count))
 
-    numbers = {k: float(v) * (np.ones(count) if k in FIXED else spread()) for k, v in vars(c.machine).items()}
+    numbers: dict[str, Any] = {
+        k: float(v) * (np.ones(count) if k in FIXED else spread()) for k, v in vars(c.machine).items()
+    }
     numbers["power_limit"] = numbers["static_power"] + rng.uniform(200.0, 1500.0, count)
     numbers["provisioned_power"] = numbers["chip_power"] * rng.uniform(1.3, 2.0, count)
-    all_ = c.mappings(Degrees())
-    served = Load(
+    all_: Any = c.mappings(Degrees())
+    columns: Any = (
         np.ones(count), 8192.0 * np.exp2(rng.uniform(0, 6, count)), rng.integers(0, 4, count).astype(float),
         np.zeros(count), np.full(count, 1000.0),
     )  # fmt: skip
     target = np.where(rng.random(count) < 0.2, np.inf, np.exp(rng.uniform(np.log(4e-3), np.log(0.1), count)))
-    return Points(c, Machine(**numbers), take(all_, rng.integers(0, len(all_.pp), count)), served, target)
+    return Points(c, Machine(**numbers), take(all_, rng.integers(0, len(all_.pp), count)), Load(*columns), target)
 
 
-def score(p: Points, machine: Machine | None = None, target: np.ndarray | None = None) -> np.ndarray:
+def score(p: Points, machine: Any = None, target: np.ndarray | None = None) -> np.ndarray:
     """The score without any derivative: tokens per megawatt at the largest batch, less the weighted shortfall."""
     found = solve_points(
         p.of.model, p.of.execution, p.of.precision, machine or p.machine, p.mapping, p.load,
@@ -63,7 +65,7 @@ def score(p: Points, machine: Machine | None = None, target: np.ndarray | None =
     return np.log(found.result.tokens_per_s_per_megawatt) - SHORTFALL * (found.late + found.full)
 
 
-def scored(p: Points, directions: np.ndarray) -> Scored:
+def scored(p: Points, directions: np.ndarray) -> Any:
     """Scores with their derivatives along relative changes of the fields, (points, all fields, directions)."""
     values = np.stack([np.broadcast_to(getattr(p.machine, name), len(p.target)) for name in vars(p.machine)], axis=1)
     return score_points(
@@ -72,7 +74,7 @@ def scored(p: Points, directions: np.ndarray) -> Scored:
     )  # fmt: skip
 
 
-def by_field(p: Points, names: tuple[str, ...] = FIELDS) -> tuple[np.ndarray, Scored]:
+def by_field(p: Points, names: tuple[str, ...] = FIELDS) -> tuple[np.ndarray, Any]:
     """Change of the score by relative change of each field, (fields, points), and the score itself."""
     rows, found = [], None
     everything = list(vars(p.machine))

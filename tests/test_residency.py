@@ -20,7 +20,7 @@ def found(of: Case, where: Any, what: Any) -> Residency:
     return residency(of.model, step_of(of.machine, of.precision, where, what), where)
 
 
-def weights(name: str, arch: str = "gb200-nvl72", **degrees: int) -> float:
+def weights(name: str, arch: str = "gb200-nvl72", **degrees: Any) -> float:
     c = case(arch, name)
     return float(found(c, mapping(c.model, **degrees), load()).weights)
 

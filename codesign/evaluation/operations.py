@@ -4,7 +4,6 @@ from dataclasses import fields
 from functools import lru_cache, partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 
@@ -16,6 +15,7 @@ from codesign.layers.base import Step
 from codesign.machine import Machine
 from codesign.mapping import Mapping
 from codesign.model import Model
+from codesign.objective.compiled import uniform
 from codesign.objective.decode import Load, timed_pass
 from codesign.precision import Precision
 from codesign.work import pass_rows
@@ -40,10 +40,10 @@ def _numbers(t: Timed, hidden: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _timed(model: Model, uniform: bool, *args: Any) -> Any:
+def _timed(model: Model, even: bool, *args: Any) -> Any:
     """Numbers of every row of a pass, block by block, then those of the ends."""
     *fixed, load = args
-    timed = timed_pass(model, *fixed, eqx.tree_at(lambda x: x.skew, load, 0.0) if uniform else load)
+    timed = timed_pass(model, *fixed, uniform(load) if even else load)
     blocks = [[_numbers(t, h) for t, h in zip(b, hs, strict=True)] for b, hs in zip(timed.blocks, timed.hidden, strict=True)]
     return blocks, [_numbers(t, 0.0) for t in timed.head], _numbers(timed.hand_off, 0.0)
 
@@ -75,8 +75,8 @@ def operations(case: Case, mapping: Mapping, load: Load, *, compiled: bool = Fal
         compiled: compile first, which pays from a few dozen calls on.
     """
     fixed = leaves((case.machine, case.execution, case.precision, mapping, load))
-    uniform = not np.any(np.asarray(load.skew))
-    blocks, head, hand_off = (_compiled if compiled else _timed)(case.model, uniform, *fixed)
+    even = not np.any(np.asarray(load.skew))
+    blocks, head, hand_off = (_compiled if compiled else _timed)(case.model, even, *fixed)
     block_rows, head_rows, hand_off_row = _names(case.model)
     found = [
         (f"{name}.{row}", family, count, "every stage", numbers)

@@ -47,31 +47,34 @@ def _score(model: Model, execution, precision, machine, mapping, load, found, al
     return scored(model, machine, execution, precision, mapping, load, found, along)
 
 
-def _call(function: Any, model: Model, uniform: bool, fixed: Any, points: Any) -> Any:
-    """One point. Uniform routing is known when the program is traced: the skewed law costs several times as much."""
+def uniform(load: Load) -> Load:
+    """The load with uniform routing, known when the program is traced: the skewed law costs several times as much."""
+    return eqx.tree_at(lambda x: x.skew, load, 0.0)
+
+
+def _call(function: Any, model: Model, even: bool, fixed: Any, points: Any) -> Any:
+    """One point; ``even`` says that its routing is uniform."""
     machine, mapping, load, *others = points
-    if uniform:
-        load = eqx.tree_at(lambda x: x.skew, load, 0.0)
-    return function(model, *fixed, machine, mapping, load, *others)
+    return function(model, *fixed, machine, mapping, uniform(load) if even else load, *others)
 
 
-def _point(function, model, uniform, fixed_tree, tree, fixed, leaves, arrays) -> Any:
+def _point(function, model, even, fixed_tree, tree, fixed, leaves, arrays) -> Any:
     """One point from its flat numbers; ``arrays`` are its stage table and whatever else is not a scalar."""
     machine, mapping, *others = jax.tree.unflatten(tree, leaves)
     mapping = eqx.tree_at(lambda m: m.stages, mapping, arrays[0])
     points = (machine, mapping, *others, *arrays[1:])
-    return _call(function, model, uniform, jax.tree.unflatten(fixed_tree, fixed), points)
+    return _call(function, model, even, jax.tree.unflatten(fixed_tree, fixed), points)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _packed(function, model, uniform, fixed_tree, tree, fixed, scalars, arrays):
+def _packed(function, model, even, fixed_tree, tree, fixed, scalars, arrays):
     """A block of points; every number of theirs comes as a row of one matrix, and so do the results.
 
     A call with a hundred small arrays spends more time handing them over than computing.
     """
 
     def one(column: jax.Array, arrays: tuple) -> list:
-        found = _point(function, model, uniform, fixed_tree, tree, list(fixed), list(column), arrays)
+        found = _point(function, model, even, fixed_tree, tree, list(fixed), list(column), arrays)
         return jax.tree.leaves(found)
 
     leaves = jax.vmap(one, in_axes=(1, 0))(scalars, arrays)
@@ -79,12 +82,12 @@ def _packed(function, model, uniform, fixed_tree, tree, fixed, scalars, arrays):
 
 
 @lru_cache(maxsize=256)
-def _result_tree(function, model, uniform, fixed_tree, tree, shapes) -> Any:
+def _result_tree(function, model, even, fixed_tree, tree, shapes) -> Any:
     """The structure of one point's result, and which of its leaves are scalars."""
     number = jax.ShapeDtypeStruct((), np.float64)
     arrays = tuple(jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes)
     numbers = [number] * fixed_tree.num_leaves, [number] * tree.num_leaves
-    found = jax.eval_shape(partial(_point, function, model, uniform, fixed_tree, tree), *numbers, arrays)
+    found = jax.eval_shape(partial(_point, function, model, even, fixed_tree, tree), *numbers, arrays)
     leaves, structure = jax.tree.flatten(found)
     return structure, tuple(leaf.ndim == 0 for leaf in leaves)
 
@@ -101,7 +104,7 @@ def _by_block(
     """
     arrays = [np.asarray(points[1].stages, dtype=float), *more]
     n = len(arrays[0])
-    uniform = not np.any(np.asarray(points[2].skew))
+    even = not np.any(np.asarray(points[2].skew))
     size = -(-n // block) * block
     mapping = eqx.tree_at(lambda m: m.stages, points[1], 0.0)
     numbers, tree = jax.tree.flatten((points[0], mapping, *points[2:]))
@@ -113,12 +116,12 @@ def _by_block(
     if size > n:
         arrays = [np.concatenate([a, np.repeat(a[-1:], size - n, axis=0)]) for a in arrays]
     fixed = np.array([float(x) for x in constants])
-    structure, scalar = _result_tree(function, model, uniform, fixed_tree, tree, tuple(a.shape[1:] for a in arrays))
+    structure, scalar = _result_tree(function, model, even, fixed_tree, tree, tuple(a.shape[1:] for a in arrays))
     rows, others = [], []
     for i in range(0, size, block):
         here = slice(i, i + block)
         row, other = _packed(
-            function, model, uniform, fixed_tree, tree, fixed, scalars[:, here], tuple(a[here] for a in arrays)
+            function, model, even, fixed_tree, tree, fixed, scalars[:, here], tuple(a[here] for a in arrays)
         )
         rows.append(np.asarray(row))
         others.append([np.asarray(x) for x in other])

@@ -14,7 +14,7 @@ from codesign.execution import Execution, Timed, software_setup, time_rows
 from codesign.lanes import Number
 from codesign.layers.base import Step
 from codesign.machine import Machine
-from codesign.mapping import Mapping
+from codesign.mapping import Mapping, fullest
 from codesign.model import Model
 from codesign.precision import Precision
 from codesign.residency import Residency, residency
@@ -157,7 +157,7 @@ def decode(
         for block, hidden in zip(timed.blocks, timed.hidden, strict=True)
     ]
     head = sum(r.time for r in timed.head)
-    stage = jnp.max(jnp.sum(mapping.stages * jnp.stack([*per_block, head]), axis=-1))
+    stage = fullest(mapping, per_block, 0.0, head)
     pass_s = sum(n * x for n, x in zip(counts, per_block, strict=True)) + head + timed.hand_off.time
     pace = jnp.maximum(pass_s, mapping.microbatches * stage)
 

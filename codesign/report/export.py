@@ -13,10 +13,11 @@ from codesign.report.charts import Figure, figures
 from codesign.report.charts.base import config, parameters
 from codesign.report.data import Tables, tables
 from codesign.report.data.operations import operations
-from codesign.report.page import choice, first_shown, setting, write_atomically
+from codesign.report.page import choice, first_shown, setting
 from codesign.report.style import context_words
 from codesign.report.summary import Json, cases, read_summary
 from codesign.report.words import basis
+from codesign.study.store import write_bytes
 
 FORMATS = ("png", "svg", "csv")
 
@@ -40,13 +41,18 @@ def export(run_dir: Path, out_dir: Path, formats: Iterable[str]) -> list[Path]:
         raise CodesignError("not a folder", key=str(out_dir)) from None
     written: list[Path] = []
     if "csv" in wanted:
-        written += [write_atomically(out_dir / f"{n}.csv", to_csv(t)) for n, t in csv_tables(summary, rows).items()]
+        written += [_write(out_dir / f"{n}.csv", to_csv(t)) for n, t in csv_tables(summary, rows).items()]
     images = [name for name in wanted if name != "csv"]
     if images:
         for name, spec in image_specs(summary, rows):
             drawn = draw(spec, images)
-            written += [write_atomically(out_dir / f"{name}.{kind}", drawn[kind]) for kind in images]
+            written += [_write(out_dir / f"{name}.{kind}", drawn[kind]) for kind in images]
     return written
+
+
+def _write(path: Path, content: bytes) -> Path:
+    write_bytes(path, content)
+    return path
 
 
 def csv_tables(summary: Json, rows: Tables) -> dict[str, Sequence[Mapping[str, Any]]]:

@@ -1,7 +1,5 @@
 """Putting the page together: template, style, script, drawing library and data in one file, written atomically."""
 
-import os
-import tempfile
 from collections import Counter
 from functools import cache
 from importlib import resources
@@ -18,6 +16,7 @@ from codesign.report.style import context_words, parts_of, words
 from codesign.report.summary import Case, Json, cases, items, part, read_summary
 from codesign.report.tables import ALL, cells
 from codesign.report.words import KINDS, NOT_MODELLED, basis, milliseconds, quantity
+from codesign.study.store import write_text
 
 #: Parts of the catalog that are switched on when the page opens; all optima are.
 FIRST_SHOWN = 8
@@ -25,21 +24,8 @@ FIRST_SHOWN = 8
 
 def write_report(run_dir: Path) -> Path:
     """Write ``report.html`` in the run folder; see `codesign.report.write_report`."""
-    text = page(read_summary(run_dir))
-    return write_atomically(run_dir / "report.html", text.encode("utf-8"))
-
-
-def write_atomically(path: Path, content: bytes) -> Path:
-    """Write a file whole or not at all: beside its place first, then moved there."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    path = run_dir / "report.html"
+    write_text(path, page(read_summary(run_dir)))
     return path
 
 

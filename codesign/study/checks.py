@@ -5,12 +5,13 @@ published figure is told as what one term alone would have to cost to close it.
 """
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import numpy as np
 
-from codesign.catalog.loader import Where, load_accelerator, load_file
+from codesign.catalog.loader import load_accelerator, load_file
 from codesign.evaluation.case import Case, Degrees, load_case
 from codesign.evaluation.operations import operations
 from codesign.evaluation.solve import decode_all
@@ -18,6 +19,8 @@ from codesign.mapping import Mapping, take
 from codesign.objective.decode import Load
 from codesign.power_fit import envelope_table
 from codesign.study.published import POINTS, Point
+
+Where = str | Path | None
 
 #: Context assumed where a publisher names none, and those that show how little it matters [tokens].
 CONTEXT = 8192.0
@@ -181,16 +184,16 @@ def published_checks(workspace: Where = None, points: tuple[Point, ...] = POINTS
     found = []
     for point in points:
         case = load_case(point.arch, point.model, workspace=workspace)
-        mappings = case.mappings(Degrees(**({"dp": 1, "microbatches": 1} | point.degrees)))
+        degrees: dict[str, Any] = {"dp": 1, "microbatches": 1} | point.degrees
+        mappings = case.mappings(Degrees(**degrees))
         if point.drafts is not None:
             found.append(_check(point, case, mappings, point.drafts))
             continue
         found.append(_check(point, case, mappings, 0))
         if case.model.drafts is not None:
-            counts = range(1, len(case.model.drafts.accepted_length) + 1)
-            found.append(
-                _check(point, case, mappings, max(
-                    counts, key=lambda d: _accepted(case, d) / _passes(case, mappings, CONTEXT, d).min()
-                ))
-            )
+            speeds = {
+                d: _accepted(case, d) / _passes(case, mappings, CONTEXT, d).min()
+                for d in range(1, len(case.model.drafts.accepted_length) + 1)
+            }
+            found.append(_check(point, case, mappings, max(speeds, key=lambda d: speeds[d])))
     return found

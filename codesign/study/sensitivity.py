@@ -7,20 +7,22 @@ those of whole sequences.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from codesign.catalog.loader import Where
-from codesign.evaluation.case import Case, load_case, with_dtypes
-from codesign.evaluation.document import mapping_document
-from codesign.evaluation.operations import binding, operations
-from codesign.mapping import take
-from codesign.objective.compiled import elasticities
+from codesign.evaluation.case import load_case, with_dtypes
+from codesign.evaluation.choose import OUTPUT_TOKENS
 from codesign.objective.decode import Load
+from codesign.study.standing import standing
 from codesign.study.sweep import Sweep, floats
 from codesign.study.unknowns import FLAGS, Unknown, numbers_of
+from codesign.study.verdicts import ATTENTION, note_of
+
+Where = str | Path | None
 
 #: Name of the entry in which all unknowns of a machine move at once.
 TOGETHER = "all_unknowns"
@@ -44,8 +46,6 @@ SWING = 0.05
 #: Values per unknown.
 POINTS = 7
 
-ATTENTION = ("bf16", "fp8")
-
 
 @dataclass(frozen=True)
 class Question:
@@ -68,7 +68,7 @@ class Question:
     def sweeps(self, arch: str, targets: Sequence[float]) -> list[tuple[str, float, Sweep]]:
         """One per format of attention and target: format, target, sweep."""
         case = load_case(arch, self.model, workspace=self.workspace)
-        load = Load(1.0, self.context, self.drafts, self.skew, 1000.0)
+        load = Load(1.0, self.context, self.drafts, self.skew, OUTPUT_TOKENS)
         first: dict[float, Sweep] = {}
         found = []
         for a in ATTENTION:
@@ -81,8 +81,13 @@ class Question:
 
 
 def sweep_machine(
-    question: Question, arch: str, targets: Sequence[float], rivals: dict[tuple[str, float], dict[str, float]],
-    main: tuple[str, float], named: Sequence[str] = (), points: int = POINTS,
+    question: Question,
+    arch: str,
+    targets: Sequence[float],
+    rivals: dict[tuple[str, float], dict[str, float]],
+    main: tuple[str, float],
+    named: Sequence[str] = (),
+    points: int = POINTS,
 ) -> list[dict[str, Any]]:
     """Entries of one machine: all unknowns together first, then each, the largest swing first.
 
@@ -105,7 +110,8 @@ def sweep_machine(
     """
     sweeps = question.sweeps(arch, targets)
     unknowns = sweeps[0][2].unknowns
-    ends = [_split(s.rates([u.change(v) for u in unknowns for v in (u.low, u.high)]), [2] * len(unknowns)) for *_, s in sweeps]
+    extremes = [u.change(v) for u in unknowns for v in (u.low, u.high)]
+    ends = [_split(sweep.rates(extremes), [2] * len(unknowns)) for *_, sweep in sweeps]
     swings = [max(_swing(pairs[j]) for pairs in ends) for j in range(len(unknowns))]
     told = [unknowns[j] for j in _told(unknowns, swings, named)]
     grids = [u.grid(points) for u in told]
@@ -154,8 +160,15 @@ def _case(attention: str, target: float, rates: np.ndarray, reference: dict[str,
 
 
 def _entry(
-    question: Question, arch: str, name: str, unit: str, kind: str, value: float, grid: np.ndarray,
-    cases: list[dict[str, Any]], main: tuple[str, float],
+    question: Question,
+    arch: str,
+    name: str,
+    unit: str,
+    kind: str,
+    value: float,
+    grid: np.ndarray,
+    cases: list[dict[str, Any]],
+    main: tuple[str, float],
 ) -> dict[str, Any]:
     top = next(c for c in cases if (c["attention"], c["target_s"]) == main)
     return {
@@ -196,7 +209,11 @@ def _crossings(
 
 
 def _together(
-    question: Question, arch: str, sweeps: list[tuple[str, float, Sweep]], rivals: Any, main: tuple[str, float],
+    question: Question,
+    arch: str,
+    sweeps: list[tuple[str, float, Sweep]],
+    rivals: Any,
+    main: tuple[str, float],
     points: int,
 ) -> dict[str, Any]:
     """All unknowns from the catalog's values (0) to the ends that serve least (1); and the ends that serve most."""
@@ -209,8 +226,9 @@ def _together(
         level = rivals[attention, target]
         cases.append(
             _case(attention, target, path[:-1], level)
-            | {"worst": float(path[-2]), "best": float(path[-1]), "turns": _turns(sweep, worst, shares, path[:-1], level)}
-            | _standing(question, sweep)
+            | {"worst": float(path[-2]), "best": float(path[-1])}
+            | {"turns": _turns(sweep, worst, shares, path[:-1], level)}
+            | standing(sweep)
         )
     case = sweeps[0][2].case
     kinds = {k: n.kind for k, n in numbers_of(case.system).items()}
@@ -236,87 +254,6 @@ def _turns(
     return found
 
 
-def _standing(question: Question, sweep: Sweep) -> dict[str, Any]:
-    """The machine as it is: what it reaches, on which mapping, what binds, and the elasticities of its rate."""
-    i, found = sweep.best()
-    case, mapping = sweep.case, take(sweep.mappings, i)
-    load = Load(float(found.batch), question.context, question.drafts, question.skew, 1000.0)
-    rows = operations(case, mapping, load, compiled=True)
-    scan = max((r for r in rows if r["name"].endswith(".scan")), key=lambda r: r["time_s"], default=None)
-    whole = sum(r["time_s"] - r["hidden_s"] for r in rows)
-    serves = bool(found.late <= 0.0 and found.full <= 0.0)
-    told: dict[str, Any] = {
-        "feasible": serves, "tpot_s": float(found.result.tpot_s), "batch": float(found.batch),
-        "mapping": mapping_document(mapping), "binding": binding(rows),
-        "limited_by": "TPOT" if found.limited_by_time > 0.5 else "memory capacity",
-        "throttled": bool(found.result.throttled > 0.5),
-        "floor_s": sum(max(r["latency_s"] - r["hidden_s"], 0.0) for r in rows) / float(found.result.accepted),
-    }  # fmt: skip
-    if scan is not None:
-        told["scan"] = {
-            "name": scan["name"], "bound_by": scan["bound_by"], "share": scan["time_s"] / whole,
-            "flop_per_byte": scan["tensor_flop"] / scan["memory_bytes"] if scan["memory_bytes"] else None,
-            "machine_flop_per_byte": _balance(case, scan["dtype"]),
-        }  # fmt: skip
-    if serves:
-        told["elasticities"] = _elasticities(sweep, i)
-    return told
-
-
-def _balance(case: Case, dtype: str | None) -> float | None:
-    """FLOP that the scan's arithmetic does while its memory brings a byte, both as achieved."""
-    if dtype is None:
-        return None
-    flop = float(getattr(case.machine, f"tensor_{dtype}")) * float(np.asarray(case.execution.attention_tensor))
-    return flop / (float(case.machine.memory_bandwidth) * float(np.asarray(case.execution.memory["attention"])))
-
-
-def _elasticities(sweep: Sweep, i: int) -> dict[str, float]:
-    """d ln rate per d ln of each number of the machine, those above 0.001.
-
-    That of a rate is also that of its kernels' achieved share, since only their product enters a time.
-    """
-    case = sweep.case
-    found = elasticities(
-        case.model, case.execution, case.precision, case.machine, take(sweep.mappings, slice(i, i + 1)), sweep.load,
-        sweep.target,
-    )  # fmt: skip
-    return {k: v for k, v in found.items() if abs(v) >= 1e-3}
-
-
-def note_of(entry: dict[str, Any]) -> str:
-    """In words: against which rivals the machine stays ahead or behind over the whole range, and where that turns."""
-    told = []
-    for rival in dict.fromkeys(r for c in entry["cases"] for r in c["reference"]):
-        kinds: dict[str, list[dict[str, Any]]] = {"ahead": [], "behind": [], "turns": []}
-        for c in entry["cases"]:
-            verdict = verdict_of(c, rival)
-            if verdict:
-                kinds[verdict].append(c)
-        parts = [f"{word} at {where(cases)}" for word, cases in kinds.items() if cases]
-        if parts:
-            told.append(f"against {rival} " + ", ".join(parts))
-    return "; ".join(told)
-
-
-def verdict_of(case: dict[str, Any], rival: str) -> str | None:
-    """``ahead`` or ``behind`` a rival over the whole range, ``turns`` inside it; None where neither ever serves."""
-    level = case["reference"].get(rival) or 0.0
-    ahead = [m is not None and m >= level for m in case["metric"]]
-    if not level and not any(ahead):
-        return None
-    return "ahead" if all(ahead) else "turns" if any(ahead) else "behind"
-
-
-def where(cases: Sequence[dict[str, Any]]) -> str:
-    """Targets and formats of attention in words: ``20, 50 ms``; ``bf16 20 ms, fp8 20, 50 ms`` where they differ."""
-    by = {a: [f"{c['target_s'] * 1e3:g}" for c in cases if c["attention"] == a] for a in ATTENTION}
-    texts = {a: ", ".join(targets) + " ms" for a, targets in by.items() if targets}
-    if len(texts) == len(ATTENTION) and len(set(texts.values())) == 1:
-        return next(iter(texts.values()))
-    return ", ".join(f"{a} {text}" for a, text in texts.items())
-
-
 def rates_of(
     question: Question, archs: Sequence[str], targets: Sequence[float]
 ) -> dict[tuple[str, float], dict[str, float]]:
@@ -329,24 +266,33 @@ def rates_of(
 
 
 def sweep_all(
-    question: Question, compared: Sequence[str], targets: Sequence[float], stacked: Sequence[str] = (),
-    stacked_targets: Sequence[float] = (), points: int = POINTS,
+    question: Question,
+    compared: Sequence[str],
+    targets: Sequence[float],
+    stacked: Sequence[str] = (),
+    stacked_targets: Sequence[float] = (),
+    points: int = POINTS,
+    workers: int = 1,
 ) -> list[dict[str, Any]]:
     """Entries of all machines.
 
     Args:
         question: what is served.
         compared: machines whose order is asked for, at ``targets`` [s].
-        stacked: hypothetical parts, compared with the former at ``stacked_targets`` [s], else at ``targets``.
+        stacked: hypothetical parts, compared with the former at the targets of both lists.
+        stacked_targets: further targets [s].
         points: values per unknown; two fewer for the parts of ``stacked``, which have more targets.
+        workers: machines swept side by side (threads; results do not depend on it).
     """
     every = tuple(sorted({*targets, *stacked_targets}))
     rates = rates_of(question, compared, every)
     main = (ATTENTION[0], min(targets))
-    entries = []
-    for arch in compared:
-        others = {k: {a: r for a, r in v.items() if a != arch} for k, v in rates.items()}
-        entries += sweep_machine(question, arch, targets, others, main, NAMED.get(arch, ()), points)
-    for arch in stacked:
-        entries += sweep_machine(question, arch, every, rates, main, NAMED["stacked"], max(points - 2, 3))
-    return entries
+
+    def entries_of(arch: str) -> list[dict[str, Any]]:
+        if arch in compared:
+            others = {k: {a: r for a, r in v.items() if a != arch} for k, v in rates.items()}
+            return sweep_machine(question, arch, targets, others, main, NAMED.get(arch, ()), points)
+        return sweep_machine(question, arch, every, rates, main, NAMED["stacked"], max(points - 2, 3))
+
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        return [entry for found in pool.map(entries_of, (*compared, *stacked)) for entry in found]

@@ -3,12 +3,13 @@
 A variant is the machine with some leaves replaced; its rate is that of its best mapping at the largest admissible
 batch (`codesign.objective.compiled.solve_points`).  All mappings are screened on the machine as it is and with whole
 `GROUPS` of its unknowns at either end, the best of each kept: what makes quite another mapping best is above all how
-much fits, how dear a kernel or a collective is to start, what the lanes do per second, and the watts.
+much fits and how dear a kernel or a collective is to start.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -22,19 +23,23 @@ from codesign.objective.decode import Load
 from codesign.objective.gradient import SHORTFALL
 from codesign.study.unknowns import Unknown, unknowns_of
 
-#: Unknowns that go to their ends together when all mappings are tried, and how many of the best are kept of each try.
+#: Unknowns that go to their ends together when all mappings are tried (empty: all of them), and how many of the best
+#: are kept of each try.
 GROUPS = (
     ("memory_capacity",),
     ("launch", "scale_up_hop", "scale_out_hop", "all_reduce_setup", "all_to_all_setup"),
-    ("memory_bandwidth", "power_limit"),
+    (),
 )
-KEPT = 16
+KEPT = 12
 
 #: A crossing's bracket is cut at so many values at once, until it is this narrow, relatively.
 CUTS = 4
 NARROW = 1e-4
 
 Change = dict[str, float]
+
+#: The ends of an unknown's range.
+ENDS: tuple[Callable[[Unknown], float], ...] = (attrgetter("worst"), attrgetter("best"))
 
 
 def variants(machine: Machine, changes: Sequence[Change]) -> Machine:
@@ -44,14 +49,6 @@ def variants(machine: Machine, changes: Sequence[Change]) -> Machine:
         own = float(np.asarray(getattr(machine, f.name)))
         leaves[f.name] = np.array([change.get(f.name, own) for change in changes], dtype=float)
     return Machine(**leaves)
-
-
-def _low(unknown: Unknown) -> float:
-    return unknown.low
-
-
-def _high(unknown: Unknown) -> float:
-    return unknown.high
 
 
 @dataclass(frozen=True)
@@ -82,9 +79,9 @@ class Sweep:
     def _screened(self) -> tuple[np.ndarray, Mapping]:
         changes: list[Change] = [{}]
         for group in GROUPS if self.like is None else ():
-            inside = [u for u in self.unknowns if u.name in group]
+            inside = [u for u in self.unknowns if not group or u.name in group]
             if inside:
-                changes += [{k: v for u in inside for k, v in u.change(end(u)).items()} for end in (_low, _high)]
+                changes += [self.corner({u.name: end(u) for u in inside}, 1.0) for end in ENDS]
         _, score = self._solve(changes, self._all)
         kept = np.unique(np.argsort(-score, axis=1, kind="stable")[:, :KEPT])
         if self.like is not None:
@@ -117,7 +114,7 @@ class Sweep:
 
     def _serving(self, changes: Sequence[Change], mappings: Mapping) -> np.ndarray:
         found, score = self._solve(changes, mappings)
-        serves = ((found.late <= 0.0) & (found.full <= 0.0)).reshape(score.shape)
+        serves = (np.maximum(found.late, found.full) <= 0.0).reshape(score.shape)
         return np.where(serves, np.exp(score), 0.0).max(axis=1)
 
     def best(self) -> tuple[int, Batch]:
@@ -127,12 +124,12 @@ class Sweep:
         """
         found, score = self._solve([{}], self.mappings)
         i = int(np.argmax(score[0]))
-        if found.late[i] > 0.0 or found.full[i] > 0.0:
-            i = int(np.argmin(np.where(found.full <= 0.0, found.result.tpot_s, np.inf)))
+        if np.maximum(found.late, found.full)[i] > 0.0:
+            i = int(np.argmin(np.where(np.asarray(found.full) <= 0.0, found.result.tpot_s, np.inf)))
         return i, take(found, i)
 
     def crossing(self, change: Callable[[float], Change], bracket: tuple[float, float], level: float) -> float:
-        """The value within ``bracket`` at which the rate first passes ``level``, to `NARROW`, by cutting it in `CUTS` + 1.
+        """The value within ``bracket`` at which the rate first passes ``level``, to `NARROW`.
 
         Args:
             change: the machine's leaves at a value.
@@ -160,7 +157,7 @@ class Sweep:
 
 
 def floats(tree: Any) -> Any:
-    """numpy numbers and arrays of nested lists and tables as Python's own, for JSON."""
+    """Numbers and arrays of numpy in nested lists and tables as Python's own, for JSON."""
     if isinstance(tree, dict):
         return {k: floats(v) for k, v in tree.items()}
     if isinstance(tree, list | tuple):

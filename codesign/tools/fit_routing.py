@@ -21,13 +21,15 @@ from codesign.routing_tables import inclusion
 
 UNIFORM = (
     (896, 16), (384, 8), (256, 8), (384, 6), (256, 6), (512, 10), (128, 8), (128, 4), (512, 22), (8, 2), (128, 1),
-    (160, 6), (64, 6), (16, 1), (16, 4), (1024, 8), (60, 4),
+    (160, 6), (64, 6), (16, 1), (16, 4), (1024, 8), (60, 4), (144, 5), (320, 10), (72, 2),
 )
 SKEWED = ((896, 16), (384, 8), (256, 8), (512, 22), (128, 8), (128, 4), (64, 6), (8, 2))
 RANKS = (
     2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 18, 20, 24, 32, 36, 40, 48, 60, 64, 72, 96, 100, 128, 144, 192, 256, 288, 320,
     384, 448, 512, 576, 768, 896, 1152,
 )
+#: And numbers of ranks at which a few of them hold one expert more than the others, as shares of the experts.
+UNEVEN = (0.98, 0.9, 0.75, 0.6, 0.52, 0.49, 0.36, 0.26, 0.21, 0.15)
 TOKENS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 4096, 16384, 65536)
 SKEWS = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.25)
 #: Constants that only skewed routing sees.
@@ -55,7 +57,9 @@ def uniform_points() -> list[Group]:
     groups: list[Group] = []
     for experts, k in UNIFORM:
         routes, distinct = [], []
-        for ranks in (r for r in RANKS if r <= experts):
+        for ranks in sorted({*RANKS, *(round(experts * share) for share in UNEVEN)}):
+            if not 2 <= ranks <= experts:
+                continue
             for tokens in (*TOKENS, int(1e5 * ranks / k)):
                 if not 0.005 <= tokens * k / ranks <= 1.01e5 or tokens * k < 2:
                     continue
