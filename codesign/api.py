@@ -32,12 +32,29 @@ def _case_and_request(arch: str, model: str, phase: str, given: dict[str, Any]) 
 
 
 def evaluate(
-    arch: str, model: str, phase: str = "decode", context: float = 131072.0, *, tpot: float | None = None,
-    batch: float | None = None, chips: int | None = None, pp: int | None = None, tp: int | None = None,
-    dp: int | None = None, ep: int | None = None, attention_split: str | None = None,
-    microbatches: int | None = None, drafts: int = 0, weights: str | None = None, kv_dtype: str | None = None,
-    attention_dtype: str | None = None, ideal: bool = False, skew: float = 0.0, output: float = 1000.0,
-    set: Sequence[str] = (), workspace: Where = None,
+    arch: str,
+    model: str,
+    phase: str = "decode",
+    context: float = 131072.0,
+    *,
+    tpot: float | None = None,
+    batch: float | None = None,
+    chips: int | None = None,
+    pp: int | None = None,
+    tp: int | None = None,
+    dp: int | None = None,
+    ep: int | None = None,
+    attention_split: str | None = None,
+    microbatches: int | None = None,
+    drafts: int = 0,
+    weights: str | None = None,
+    kv_dtype: str | None = None,
+    attention_dtype: str | None = None,
+    ideal: bool = False,
+    skew: float = 0.0,
+    output: float = 1000.0,
+    set: Sequence[str] = (),
+    workspace: Where = None,
 ) -> Any:
     """Predict one model on one machine.
 
@@ -72,12 +89,29 @@ def evaluate(
 
 
 def frontier(
-    arch: str, model: str, phase: str = "decode", context: float = 131072.0, *, tpot: float | None = None,
-    batch: float | None = None, chips: int | None = None, pp: int | None = None, tp: int | None = None,
-    dp: int | None = None, ep: int | None = None, attention_split: str | None = None,
-    microbatches: int | None = None, drafts: int = 0, weights: str | None = None, kv_dtype: str | None = None,
-    attention_dtype: str | None = None, ideal: bool = False, skew: float = 0.0, output: float = 1000.0,
-    set: Sequence[str] = (), workspace: Where = None,
+    arch: str,
+    model: str,
+    phase: str = "decode",
+    context: float = 131072.0,
+    *,
+    tpot: float | None = None,
+    batch: float | None = None,
+    chips: int | None = None,
+    pp: int | None = None,
+    tp: int | None = None,
+    dp: int | None = None,
+    ep: int | None = None,
+    attention_split: str | None = None,
+    microbatches: int | None = None,
+    drafts: int = 0,
+    weights: str | None = None,
+    kv_dtype: str | None = None,
+    attention_dtype: str | None = None,
+    ideal: bool = False,
+    skew: float = 0.0,
+    output: float = 1000.0,
+    set: Sequence[str] = (),
+    workspace: Where = None,
 ) -> list[Any]:
     """The Pareto frontier over mappings and batch: TPOT against tokens per second and megawatt.
 
@@ -93,8 +127,15 @@ def frontier(
 
 
 def optimize(
-    study: str | Path, out: Where = None, *, resume: bool = False, seed: int | None = None, dry_run: bool = False,
-    workspace: Where = None, progress: Callable[..., None] | None = None, set: Sequence[str] = (),
+    study: str | Path,
+    out: Where = None,
+    *,
+    resume: bool = False,
+    seed: int | None = None,
+    dry_run: bool = False,
+    workspace: Where = None,
+    progress: Callable[..., None] | None = None,
+    set: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Run a study: the best mix of memory bandwidth, capacity, scale-up and compute at each target.
 
@@ -114,11 +155,17 @@ def optimize(
     from codesign.runtime import prepare
 
     prepare()
-    from codesign.study.run import run_study
+    from codesign.report import write_report
+    from codesign.study.run import run_folder, run_study
+    from codesign.study.schema import load_study
 
-    return run_study(
-        study, out, resume=resume, seed=seed, dry_run=dry_run, workspace=workspace, progress=progress, overrides=set
+    folder = run_folder(load_study(study, workspace, set), out)
+    found = run_study(
+        study, folder, resume=resume, seed=seed, dry_run=dry_run, workspace=workspace, progress=progress, overrides=set
     )
+    if not dry_run:
+        write_report(folder)
+    return found
 
 
 def load_machine(name: str, workspace: Where = None, set: Sequence[str] = ()) -> Any:

@@ -49,11 +49,11 @@ class Execution(eqx.Module):
 
 def ideal() -> Execution:
     """The speed of light: every efficiency 1, the hard maximum, no software set-up."""
-    one = {f: 1.0 for f in FAMILIES}
+    one = dict.fromkeys(FAMILIES, 1.0)
     return Execution(
         memory=dict(one),
-        tensor={d: 1.0 for d in ("bf16", "fp8", "fp4")},
-        rows_half={d: 0.0 for d in ("bf16", "fp8", "fp4")},
+        tensor=dict.fromkeys(("bf16", "fp8", "fp4"), 1.0),
+        rows_half=dict.fromkeys(("bf16", "fp8", "fp4"), 0.0),
         attention_tensor=1.0,
         vector=1.0,
         scale_up=1.0,

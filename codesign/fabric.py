@@ -80,9 +80,7 @@ def hand_off(payload: Number, pp: Number, stage_chips: Number, machine: Machine)
     :math:`(P\,G/D - 1)/(P - 1)` of the boundaries lies between domains and goes on the scale-out lane.
     """
     boundaries = pp - 1.0
-    out = jnp.clip(
-        (pp * stage_chips / machine.scale_up_domain - 1.0) / jnp.maximum(boundaries, 1.0), 0.0, 1.0
-    )
+    out = jnp.clip((pp * stage_chips / machine.scale_up_domain - 1.0) / jnp.maximum(boundaries, 1.0), 0.0, 1.0)
     sent = payload * boundaries
     return Row(
         "hand_off",

@@ -152,7 +152,11 @@ def enumerate_mappings(
                     refused.append((1.0, f"pp x tp x dp = {n} is not the {chips} chips asked for"))
                     continue
                 bank = t * d
-                ways = _choices(ep, sorted({bank // m for m in EXPERT_TENSOR_WAYS if bank % m == 0})) if has_experts else _choices(ep, [1])
+                ways = (
+                    _choices(ep, sorted({bank // m for m in EXPERT_TENSOR_WAYS if bank % m == 0}))
+                    if has_experts
+                    else _choices(ep, [1])
+                )
                 for e in ways:
                     why = legal(model, p, t, d, e)
                     if why:
@@ -161,8 +165,7 @@ def enumerate_mappings(
                     splits = [0.0, 1.0] if t > 1 and splits_context else [0.0]
                     if attention_split is not None:
                         splits = [1.0 if attention_split == "context" and t > 1 else 0.0]
-                    for s in splits:
-                        found.append((p, t, d, e, s, microbatches or p))
+                    found += [(p, t, d, e, s, microbatches or p) for s in splits]
     if not found:
         _, reason = min(refused, key=lambda r: r[0])
         raise CodesignError(reason, key="mapping", allowed="degrees with pp x tp x dp chips, ep dividing tp x dp")
@@ -181,9 +184,11 @@ def stack(model: Model, degrees: Sequence[tuple[float, ...]]) -> Mapping:
 
 def pad(mapping: Mapping, size: int) -> Mapping:
     """Repeat the last mapping up to ``size`` rows, so that one compilation serves every machine."""
+
     def widen(x: np.ndarray) -> np.ndarray:
         x = np.asarray(x)
         return np.concatenate([x, np.repeat(x[-1:], size - len(x), axis=0)]) if len(x) < size else x
+
     return jax.tree.map(widen, mapping)
 
 

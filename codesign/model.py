@@ -284,7 +284,8 @@ def stages(model: Model, pp: int) -> Stages:
         found[row] = found.get(row, 0) + 1
     if len(found) > MAX_COMPOSITIONS:
         raise CodesignError(
-            f"{pp} stages of {model.name} have {len(found)} different compositions", key="pp",
+            f"{pp} stages of {model.name} have {len(found)} different compositions",
+            key="pp",
             allowed=f"depths with at most {MAX_COMPOSITIONS}",
         )
     spare = MAX_COMPOSITIONS - len(found)
@@ -311,7 +312,8 @@ def stage_table(model: Model, pp: int) -> np.ndarray:
     ]  # fmt: skip
     if len(kept) > WIDEST:
         raise CodesignError(
-            f"{pp} stages of {model.name} have {len(kept)} compositions that could be the fullest", key="pp",
+            f"{pp} stages of {model.name} have {len(kept)} compositions that could be the fullest",
+            key="pp",
             allowed=f"depths with at most {WIDEST}",
         )
     table = np.array(kept + [kept[0]] * (WIDEST - len(kept)))

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 
 from codesign.lanes import Number
 
-
 _LEAST_RATIO = 1e-30
 
 

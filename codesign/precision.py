@@ -42,7 +42,17 @@ ARITHMETIC = {
 
 #: Weight classes, then what moves.
 WEIGHT_CLASSES = ("routed", "shared", "dense", "attention", "router", "latent", "embedding", "head", "drafter")
-MOVING_CLASSES = ("activation", "expert_activation", "dispatch", "combine", "kv", "index", "state", "conv_state", "attention_math")
+MOVING_CLASSES = (
+    "activation",
+    "expert_activation",
+    "dispatch",
+    "combine",
+    "kv",
+    "index",
+    "state",
+    "conv_state",
+    "attention_math",
+)
 
 
 def bytes_of(dtype: str) -> float:

@@ -24,7 +24,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from codesign.errors import CodesignError
 from codesign.lanes import Number
-from codesign.routing_tables import NODES, Law, law, normal_maximum
+from codesign.routing_tables import MAXIMUM_SKEW, NODES, Law, law, normal_maximum
 
 
 class Fit(NamedTuple):
@@ -96,7 +96,12 @@ def _check(experts: int, top_k: int) -> None:
 
 
 def _is_uniform(skew: Number) -> bool:
-    return isinstance(skew, (int, float)) and skew == 0
+    """Whether the law is known to be uniform when traced; refuses a known skew that the law is not fitted for."""
+    if not isinstance(skew, (int, float)):
+        return False
+    if not 0.0 <= skew <= MAXIMUM_SKEW:
+        raise CodesignError(f"a popularity exponent of {skew:g}", key="skew", allowed=f"0 to {MAXIMUM_SKEW:g}")
+    return skew == 0
 
 
 def _horner(coefficients: tuple, x: Number) -> Number:

@@ -41,13 +41,23 @@ def _norm(step: Step, hidden: int, shared_out: Number, streams: int = 1) -> Row:
         mixes = streams * (streams + 2)
         weights = mixes * streams * hidden
         return Row(
-            "norm", "elementwise",
+            "norm",
+            "elementwise",
             memory=(2.0 * streams + 2.0) * t * hidden * step.precision.bytes["activation"]
             + weights * step.precision.bytes["attention"],
-            tensor=2.0 * t * weights, dtype=0.0, rows=t, vector=(6.0 + 2.0 * mixes) * t * hidden, launches=2.0,
+            tensor=2.0 * t * weights,
+            dtype=0.0,
+            rows=t,
+            vector=(6.0 + 2.0 * mixes) * t * hidden,
+            launches=2.0,
         )
-    return Row("norm", "elementwise", memory=4.0 * t * hidden * step.precision.bytes["activation"],
-               vector=6.0 * t * hidden, launches=1.0)
+    return Row(
+        "norm",
+        "elementwise",
+        memory=4.0 * t * hidden * step.precision.bytes["activation"],
+        vector=6.0 * t * hidden,
+        launches=1.0,
+    )
 
 
 def drafter_rows(model: Model, step: Step, drafts: Number) -> tuple[Row, ...]:
@@ -61,12 +71,24 @@ def drafter_rows(model: Model, step: Step, drafts: Number) -> tuple[Row, ...]:
     d = model.drafts
     passes = jnp.minimum(drafts, 1.0) if d.method == "block" else drafts
     rows = step.batch * drafts / jnp.maximum(passes, 1.0)
-    one = gemm("drafter", d.active_parameters / step.tp, rows, model.hidden, model.hidden, "drafter", step,
-               launches=6.0 * d.layers)
+    one = gemm(
+        "drafter",
+        d.active_parameters / step.tp,
+        rows,
+        model.hidden,
+        model.hidden,
+        "drafter",
+        step,
+        launches=6.0 * d.layers,
+    )
     head = gemm("head", model.vocab * model.hidden / step.tp, rows, model.hidden, model.vocab / step.tp, "head", step)
     return (
-        one._replace(memory=(one.memory + head.memory) * passes, tensor=(one.tensor + head.tensor) * passes,
-                     rows=jnp.maximum(rows, 1e-3), launches=(one.launches + head.launches) * passes),
+        one._replace(
+            memory=(one.memory + head.memory) * passes,
+            tensor=(one.tensor + head.tensor) * passes,
+            rows=jnp.maximum(rows, 1e-3),
+            launches=(one.launches + head.launches) * passes,
+        ),
     )
 
 
@@ -91,9 +113,16 @@ def pass_rows(model: Model, step: Step, pp: Number, drafts: Number) -> Pass:
     )
     t, vocab = step.tokens, model.vocab / step.tp
     head = gemm("head", vocab * hidden, t, hidden, vocab, "head", step)
-    sample = Row("sample", "elementwise", memory=2.0 * t * vocab * p.bytes["activation"],
-                 vector=t * vocab * (step.machine.exponential_ops + 4.0), launches=2.0)
-    embed = Row("embed", "elementwise", memory=t * hidden * (p.bytes["embedding"] + p.bytes["activation"]), launches=1.0)
+    sample = Row(
+        "sample",
+        "elementwise",
+        memory=2.0 * t * vocab * p.bytes["activation"],
+        vector=t * vocab * (step.machine.exponential_ops + 4.0),
+        launches=2.0,
+    )
+    embed = Row(
+        "embed", "elementwise", memory=t * hidden * (p.bytes["embedding"] + p.bytes["activation"]), launches=1.0
+    )
     gather = all_gather("sample_gather", 8.0 * t * step.tp, step.tp, step.machine)
     return Pass(
         blocks=blocks,

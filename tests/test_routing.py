@@ -105,7 +105,7 @@ def test_reference_agrees_with_what_can_be_counted_by_hand():
 def test_uniform_routes_are_within_three_per_cent_of_the_order_statistic(experts, top_k):
     cases = [
         (t, r)
-        for r in (2, 3, 8, 16, 36, 64, 72, 100, 256, 512, 896)
+        for r in (2, 3, 8, 16, 36, 64, 72, 100, 125, 256, 300, 512, 871, 896)
         for t in (1, 2, 3, 5, 8, 16, 40, 128, 1000, 10**4, 10**6)
         if r <= experts and 0.02 <= t * top_k / r <= 1e5 and t * top_k > 1
     ]
@@ -350,6 +350,8 @@ def test_impossible_routing_is_refused():
         expected_distinct(4.0, 8, 9)
     with pytest.raises(CodesignError, match="top_groups"):
         expected_ranks_grouped(256, 40, 8.0, 8, 1)
+    with pytest.raises(CodesignError, match="0 to 1.5"):
+        fullest_rank_routes(4.0, 256, 8, 8.0, 2.0)
 
 
 def test_the_fit_finds_its_way_back():

@@ -100,7 +100,7 @@ def dtypes_of(
         if "=" in weights:
             for part in weights.split(","):
                 kind, _, dtype = part.partition("=")
-                if kind.strip() not in WEIGHT_CLASSES + ("activation", "expert_activation"):
+                if kind.strip() not in (*WEIGHT_CLASSES, "activation", "expert_activation"):
                     raise CodesignError(
                         f"unknown tensor class {kind.strip()!r}", key="--weights", allowed=", ".join(WEIGHT_CLASSES)
                     )

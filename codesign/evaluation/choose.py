@@ -40,13 +40,14 @@ def _check(
         raise CodesignError(f"{drafts:g} drafts", key="--drafts", allowed=allowed)
 
 
-
 def _warnings(case: Case, load: Load) -> list[str]:
     found = [] if case.execution.calibrated or case.execution.hard else [
         "kernel constants are published estimates and assumptions, not fitted: real kernels are slower at small batch"
     ]  # fmt: skip
     if case.system.system.status == "hypothetical":
-        found.append(f"{case.arch} is hypothetical: its numbers are assumptions with ranges (codesign show {case.arch})")
+        found.append(
+            f"{case.arch} is hypothetical: its numbers are assumptions with ranges (codesign show {case.arch})"
+        )
     context, most = float(np.max(load.context, initial=0.0)), case.max_context
     if most is not None and context > most:
         found.append(f"a context of {context:,.0f} tokens is more than the {most:,} that {case.model_name} supports")
@@ -62,8 +63,15 @@ def _stop(found: Batch, i: int, given: bool) -> str:
 
 
 def evaluate_case(
-    case: Case, context: float, *, degrees: Degrees | None = None, tpot: float | None = None,
-    batch: float | None = None, drafts: float = 0.0, skew: float = 0.0, output: float = OUTPUT_TOKENS,
+    case: Case,
+    context: float,
+    *,
+    degrees: Degrees | None = None,
+    tpot: float | None = None,
+    batch: float | None = None,
+    drafts: float = 0.0,
+    skew: float = 0.0,
+    output: float = OUTPUT_TOKENS,
     compiled: bool = False,
 ) -> Evaluation:
     """Answer one decode request.
@@ -82,14 +90,19 @@ def evaluate_case(
     warnings = _warnings(case, load)
     if serves.any():
         i, whole = _whole(case, mappings, load, goal, found, score) if batch is None else (int(np.argmax(score)), batch)
-        return _answer(case, take(mappings, i), load, whole, tpot, True, _stop(found, i, batch is not None),
-                       warnings, {}, compiled)
+        return _answer(
+            case, take(mappings, i), load, whole, tpot, True, _stop(found, i, batch is not None), warnings, {}, compiled
+        )
     fits = found.full <= 0.0
     missing: dict[str, Any] = {}
     if fits.any():
         i = int(np.argmin(np.where(fits, found.result.tpot_s, np.inf)))
         least = float(found.result.tpot_s[i])
-        missing = {"least_tpot_s": least, "missing_s": least - goal, "nearest_mapping": mapping_document(take(mappings, i))}
+        missing = {
+            "least_tpot_s": least,
+            "missing_s": least - goal,
+            "nearest_mapping": mapping_document(take(mappings, i)),
+        }
         stopped = "TPOT"
     else:
         i = int(np.argmin(found.full))
@@ -113,8 +126,16 @@ def _whole(
 
 
 def _answer(
-    case: Case, mapping: Mapping, load: Load, batch: float, tpot: float | None, feasible: bool, stopped: str,
-    warnings: list[str], missing: dict[str, Any], compiled: bool = False,
+    case: Case,
+    mapping: Mapping,
+    load: Load,
+    batch: float,
+    tpot: float | None,
+    feasible: bool,
+    stopped: str,
+    warnings: list[str],
+    missing: dict[str, Any],
+    compiled: bool = False,
 ) -> Evaluation:
     load = Load(batch, load.context, load.drafts, load.skew, load.output)
     single = jax.tree.map(lambda x: np.asarray(x)[None], mapping)
@@ -127,7 +148,15 @@ def _answer(
         **missing,
     }
     return evaluation_document(
-        case, mapping, load, found, feasible=feasible, tpot=tpot, stopped=stopped, margin=margin, warnings=warnings,
+        case,
+        mapping,
+        load,
+        found,
+        feasible=feasible,
+        tpot=tpot,
+        stopped=stopped,
+        margin=margin,
+        warnings=warnings,
         compiled=compiled,
     )
 
@@ -144,8 +173,15 @@ def pareto(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def frontier_points(
-    case: Case, context: float, *, degrees: Degrees | None = None, tpot: float | None = None,
-    batch: float | None = None, drafts: float = 0.0, skew: float = 0.0, output: float = OUTPUT_TOKENS,
+    case: Case,
+    context: float,
+    *,
+    degrees: Degrees | None = None,
+    tpot: float | None = None,
+    batch: float | None = None,
+    drafts: float = 0.0,
+    skew: float = 0.0,
+    output: float = OUTPUT_TOKENS,
 ) -> tuple[Mapping, Load, Any]:
     """The Pareto set over mappings and whole batches: least TPOT, most tokens per second and megawatt.
 

@@ -157,7 +157,7 @@ def counts_document(case: Case, mapping: Mapping, load: Load) -> dict[str, Any]:
     }  # fmt: skip
     if moe is not None:
         e, k, skew, ep = moe.experts, moe.top_k, float(load.skew), float(mapping.ep)
-        law: Any = skew if skew else 0.0
+        law: Any = skew or 0.0
         distinct = float(expected_distinct(bank, e, k, law))
         found |= {
             "distinct_experts_per_layer": distinct, "distinct_experts_per_rank_mean": distinct / ep,
@@ -178,8 +178,17 @@ def limited_by(rows: list[dict[str, Any]], stopped: str, *, throttled: bool = Fa
 
 
 def evaluation_document(
-    case: Case, mapping: Mapping, load: Load, found: Decode, *, feasible: bool, tpot: float | None, stopped: str,
-    margin: dict[str, Any], warnings: list[str], compiled: bool = False,
+    case: Case,
+    mapping: Mapping,
+    load: Load,
+    found: Decode,
+    *,
+    feasible: bool,
+    tpot: float | None,
+    stopped: str,
+    margin: dict[str, Any],
+    warnings: list[str],
+    compiled: bool = False,
 ) -> Evaluation:
     """Put one answer together."""
     from codesign.catalog import kinds_used

@@ -44,7 +44,9 @@ def _timed(model: Model, even: bool, *args: Any) -> Any:
     """Numbers of every row of a pass, block by block, then those of the ends."""
     *fixed, load = args
     timed = timed_pass(model, *fixed, uniform(load) if even else load)
-    blocks = [[_numbers(t, h) for t, h in zip(b, hs, strict=True)] for b, hs in zip(timed.blocks, timed.hidden, strict=True)]
+    blocks = [
+        [_numbers(t, h) for t, h in zip(b, hs, strict=True)] for b, hs in zip(timed.blocks, timed.hidden, strict=True)
+    ]
     return blocks, [_numbers(t, 0.0) for t in timed.head], _numbers(timed.hand_off, 0.0)
 
 
@@ -54,7 +56,7 @@ _compiled = partial(jax.jit, static_argnums=(0, 1))(_timed)
 @lru_cache(maxsize=64)
 def _names(model: Model) -> tuple[list[list[tuple[str, str]]], list[tuple[str, str]], tuple[str, str]]:
     """Names and kernel families of the rows of a pass, in the order of `_timed`: counted on a machine of ones."""
-    one = jax.tree.map(lambda x: 1.0, Machine(*([1.0] * len(fields(Machine)))))
+    one = Machine(*([1.0] * len(fields(Machine))))
     step = Step(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, one, Precision.from_names(dict(model.dtypes)))
     rows = pass_rows(model, step, 1.0, 0.0)
     *blocks, head, (hand_off,) = [[(r.name, r.family) for r in b] for b in (*rows.blocks, rows.head, (rows.hand_off,))]

@@ -15,9 +15,7 @@ __all__ = ["decode_all", "leaves", "solve"]
 
 def solve(case: Case, mappings: Mapping, load: Load, tpot: Any, least: Any = 1.0, most: Any = np.inf) -> Batch:
     """The largest admissible batch of each mapping, (n,); see `solve_points`."""
-    return solve_points(
-        case.model, case.execution, case.precision, case.machine, mappings, load, tpot, least, most
-    )
+    return solve_points(case.model, case.execution, case.precision, case.machine, mappings, load, tpot, least, most)
 
 
 def decode_all(case: Case, mappings: Mapping, load: Load) -> Decode:

@@ -132,8 +132,15 @@ class Indexed(Protocol):
 
 
 def gemm(
-    name: str, parameters: Number, tokens: Number, width_in: Number, width_out: Number, kind: str, step: Step,
-    launches: float = 1.0, family: str = "gemm",
+    name: str,
+    parameters: Number,
+    tokens: Number,
+    width_in: Number,
+    width_out: Number,
+    kind: str,
+    step: Step,
+    launches: float = 1.0,
+    family: str = "gemm",
 ) -> Row:
     """A matrix product of ``tokens`` rows with ``parameters`` weights that lie on this chip.
 

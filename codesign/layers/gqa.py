@@ -155,7 +155,8 @@ class GQA:
         rows = [
             gemm("qkv", parameters, t, hidden, projected, "attention", step, launches=2.0 if self.q_rank else 1.0),
             Row(
-                "scan", "attention",
+                "scan",
+                "attention",
                 memory=step.batch * (self.tokens_read(step) / ways + step.new / ways) * kv * width * p.bytes["kv"]
                 + t * heads * ways * width * p.bytes["activation"],
                 tensor=2.0 * scores * width,
@@ -166,10 +167,15 @@ class GQA:
             ),
         ]
         rows.append(
-            all_reduce("context_merge", step.context_split * t * self.heads * width * p.bytes["activation"],
-                       jnp.where(step.context_split > 0.5, step.tp, 1.0), step.machine)
+            all_reduce(
+                "context_merge",
+                step.context_split * t * self.heads * width * p.bytes["activation"],
+                jnp.where(step.context_split > 0.5, step.tp, 1.0),
+                step.machine,
+            )
         )
-        rows.append(gemm("output", hidden * heads * self.value_width, t, heads * self.value_width, hidden,
-                         "attention", step))
+        rows.append(
+            gemm("output", hidden * heads * self.value_width, t, heads * self.value_width, hidden, "attention", step)
+        )
         rows.append(all_reduce("all_reduce", t * hidden * p.bytes["activation"], step.tp, step.machine))
         return rows

@@ -80,17 +80,16 @@ class KDA:
         rows = [
             gemm("qkv", projected, t, hidden, inner, "attention", step, launches=3.0),
             Row(
-                "state", "attention",
+                "state",
+                "attention",
                 memory=step.batch * kept * (1.0 + step.new) + t * inner * p.bytes["activation"],
                 tensor=4.0 * t * cells,
                 dtype=0.0,
                 rows=t,
-                vector=3.0 * t * cells
-                + t * (self._q * (step.machine.exponential_ops + 4.0) + 2.0 * conv) / step.tp,
+                vector=3.0 * t * cells + t * (self._q * (step.machine.exponential_ops + 4.0) + 2.0 * conv) / step.tp,
                 launches=2.0,
             ),
-            gemm("output", self._v * hidden / step.tp, t, self._v / step.tp, hidden, "attention", step,
-                 launches=2.0),
+            gemm("output", self._v * hidden / step.tp, t, self._v / step.tp, hidden, "attention", step, launches=2.0),
             all_reduce("all_reduce", t * hidden * p.bytes["activation"], step.tp, step.machine),
         ]
         return rows

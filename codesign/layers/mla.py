@@ -80,7 +80,8 @@ class MLA:
         rows = [
             gemm("qkv", projected, t, hidden, heads * (latent + self.value), "attention", step, launches=4.0),
             Row(
-                "scan", "attention",
+                "scan",
+                "attention",
                 memory=step.batch * (step.cached + 2.0 * step.new) / ways * latent * p.bytes["kv"]
                 + t * heads * ways * (latent + self.kv_rank) * p.bytes["activation"],
                 tensor=2.0 * scores * (2 * self.kv_rank + self.rope),
@@ -89,11 +90,15 @@ class MLA:
                 vector=scores * (step.machine.exponential_ops + 4.0) + 8.0 * t * (self.q_rank or hidden),
                 launches=2.0,
             ),
-            all_reduce("context_merge",
-                       step.context_split * t * self.heads * (2 * self.kv_rank + self.rope) * p.bytes["activation"],
-                       jnp.where(step.context_split > 0.5, step.tp, 1.0), step.machine),
-            gemm("output", self.heads * self.value * hidden / step.tp, t, heads * self.value, hidden,
-                 "attention", step),
+            all_reduce(
+                "context_merge",
+                step.context_split * t * self.heads * (2 * self.kv_rank + self.rope) * p.bytes["activation"],
+                jnp.where(step.context_split > 0.5, step.tp, 1.0),
+                step.machine,
+            ),
+            gemm(
+                "output", self.heads * self.value * hidden / step.tp, t, heads * self.value, hidden, "attention", step
+            ),
             all_reduce("all_reduce", t * hidden * p.bytes["activation"], step.tp, step.machine),
         ]
         return rows

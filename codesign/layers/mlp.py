@@ -28,7 +28,7 @@ class MLP:
     def state_elements(self) -> tuple[float, float]:
         return 0.0, 0.0
 
-    def cache_share(self, step: Step) -> Number:
+    def cache_share(self, step: Step) -> Number:  # noqa: ARG002 - the protocol's argument
         return 0.0
 
     def rows(self, step: Step, hidden: int) -> list[Row]:

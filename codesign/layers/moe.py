@@ -90,7 +90,7 @@ class MoE:
     def state_elements(self) -> tuple[float, float]:
         return 0.0, 0.0
 
-    def cache_share(self, step: Step) -> Number:
+    def cache_share(self, step: Step) -> Number:  # noqa: ARG002 - the protocol's argument
         return 0.0
 
     def destinations(self, step: Step) -> Number:
@@ -125,23 +125,31 @@ class MoE:
 
         rows = [
             gemm("router", hidden * self.experts, here, hidden, self.experts, "router", step),
-            Row("sort", "elementwise",
+            Row(
+                "sort",
+                "elementwise",
                 memory=16.0 * here * self.top_k + 4.0 * routes * width * act,
                 vector=here * self.experts * (machine.exponential_ops + 4.0) + 16.0 * here * self.top_k,
-                launches=2.0, share=share),
+                launches=2.0,
+                share=share,
+            ),
         ]
         if self.width:
             rows.append(gemm("latent_down", hidden * width, here, hidden, width, "latent", step))
         rows += [
             all_to_all("dispatch", moved * p.bytes["dispatch"], group, machine),
-            Row("experts", "experts",
+            Row(
+                "experts",
+                "experts",
                 memory=distinct * held * p.bytes["routed"]
                 + routes * (2.0 * width + 2.0 * inner) * p.bytes["expert_activation"],
                 tensor=2.0 * routes * held,
                 dtype=p.math["routed"],
                 rows=routes / distinct,
                 vector=routes * inner * (machine.exponential_ops + 3.0),
-                launches=2.0, share=share),
+                launches=2.0,
+                share=share,
+            ),
             all_to_all("combine", moved * p.bytes["combine"] / share, group, machine)._replace(share=share),
         ]
         if self.width:
@@ -149,8 +157,9 @@ class MoE:
         if self.shared_inner:
             wide = (3 if self.gated else 2) * self.shared_inner / step.tp
             rows.append(
-                gemm("shared", hidden * wide, step.tokens, hidden, hidden + wide, "shared", step, launches=2.0)
-                ._replace(beside="all_to_all")
+                gemm(
+                    "shared", hidden * wide, step.tokens, hidden, hidden + wide, "shared", step, launches=2.0
+                )._replace(beside="all_to_all")
             )
         whole = (width + (hidden if self.shared_inner else 0)) if self.width else hidden
         payload = step.tokens * act * jnp.where(step.dp > 1.5, float(hidden), float(whole))

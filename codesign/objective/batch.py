@@ -2,8 +2,9 @@
 
 TPOT grows with the batch, so the largest admissible batch is the smaller of two: the one at which memory is full
 (closed form) and the root of ``TPOT(B) = target``.  The root is bracketed and found by the Anderson-Bjorck variant of
-false position with a fixed number of steps; both ends of the bracket and the result are evaluated by the same loop, so
-that the model is compiled once.  Its derivative (implicit function theorem) is taken in `codesign.objective.gradient`.
+false position with a fixed number of steps, the first of which take the geometric mean of a bracket that is wide: where
+memory would hold thousands of sequences and experts saturate at a few, secants crawl.  Both ends of the bracket and the
+result are evaluated by the same loop, so that the model is compiled once.  Its derivative (implicit function theorem) is taken in `codesign.objective.gradient`.
 """
 
 from typing import NamedTuple
@@ -21,8 +22,8 @@ from codesign.objective.decode import Decode, Load, decode, step_of
 from codesign.precision import Precision
 from codesign.residency import batch_that_fits, residency
 
-#: Steps of the root finder.
-STEPS = 12
+#: Steps of the root finder; of these the first few halve a bracket in the logarithm while its ends are a factor apart.
+STEPS, HALVINGS, WIDE = 12, 3, 8.0
 
 
 class Batch(NamedTuple):
@@ -86,7 +87,9 @@ def largest_batch(
     def body(i: jax.Array, state: tuple) -> tuple:
         a, fa, b, fb, t_low, t_high, *_ = state
         secant = b - fb * (b - a) / jnp.where(fb == fa, 1.0, fb - fa)
-        c = jnp.clip(secant, jnp.minimum(a, b), jnp.maximum(a, b))
+        near, far = jnp.minimum(a, b), jnp.maximum(a, b)
+        early = i < 2 + HALVINGS
+        c = jnp.where(early & (far > WIDE * near), jnp.sqrt(near * far), jnp.clip(secant, near, far))
         chosen = jnp.where(t_low > goal, low, jnp.where(t_high <= goal, high, b))
         batch = jnp.where(i == 0, low, jnp.where(i == 1, high, jnp.where(i == steps + 2, chosen, c)))
         result = at(batch)
@@ -94,7 +97,7 @@ def largest_batch(
         t_low, t_high = jnp.where(i == 0, result.tpot_s, t_low), jnp.where(i == 1, result.tpot_s, t_high)
         crossed = fc * fb < 0.0
         weight = 1.0 - fc / jnp.where(fb == 0.0, 1.0, fb)
-        shrink = jnp.where(weight > 0.0, weight, 0.5)
+        shrink = jnp.where(early, 1.0, jnp.where(weight > 0.0, weight, 0.5))
         started = i > 1
         new_a = jnp.where(started & crossed, b, a)
         new_fa = jnp.where(i == 0, fc, jnp.where(started, jnp.where(crossed, fb, fa * shrink), fa))

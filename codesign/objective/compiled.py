@@ -93,7 +93,12 @@ def _result_tree(function, model, even, fixed_tree, tree, shapes) -> Any:
 
 
 def _by_block(
-    function: Any, model: Model, execution: Execution, precision: Precision, points: tuple, *more: np.ndarray,
+    function: Any,
+    model: Model,
+    execution: Execution,
+    precision: Precision,
+    points: tuple,
+    *more: np.ndarray,
     block: int = BLOCK,
 ) -> Any:
     """Call block by block on padded points and join, as numpy arrays over the points.
@@ -131,8 +136,15 @@ def _by_block(
 
 
 def solve_points(
-    model: Model, execution: Execution, precision: Precision, machine: Any, mapping: Mapping, load: Load, tpot: Any,
-    least: Any = 1.0, most: Any = np.inf,
+    model: Model,
+    execution: Execution,
+    precision: Precision,
+    machine: Any,
+    mapping: Mapping,
+    load: Load,
+    tpot: Any,
+    least: Any = 1.0,
+    most: Any = np.inf,
 ) -> Batch:
     """The largest admissible batch at each point.
 
@@ -156,7 +168,13 @@ def decode_points(
 
 
 def score_points(
-    model: Model, execution: Execution, precision: Precision, machine: Any, mapping: Mapping, load: Load, tpot: Any,
+    model: Model,
+    execution: Execution,
+    precision: Precision,
+    machine: Any,
+    mapping: Mapping,
+    load: Load,
+    tpot: Any,
     along: np.ndarray,
 ) -> Scored:
     """Score at each point and its derivatives along directions; arguments as in `solve_points`.

@@ -95,8 +95,16 @@ class Decode(NamedTuple):
 def step_of(machine: Machine, precision: Precision, mapping: Mapping, load: Load) -> Step:
     """The pass as a layer sees it."""
     return Step(
-        batch=load.batch, new=1.0 + load.drafts, cached=load.context, tp=mapping.tp, dp=mapping.dp, ep=mapping.ep,
-        context_split=mapping.context_split, skew=load.skew, machine=machine, precision=precision,
+        batch=load.batch,
+        new=1.0 + load.drafts,
+        cached=load.context,
+        tp=mapping.tp,
+        dp=mapping.dp,
+        ep=mapping.ep,
+        context_split=mapping.context_split,
+        skew=load.skew,
+        machine=machine,
+        precision=precision,
     )
 
 
@@ -153,8 +161,7 @@ def decode(
     counts = model.block_counts()
 
     per_block = [
-        sum(r.time for r in block) - sum(hidden)
-        for block, hidden in zip(timed.blocks, timed.hidden, strict=True)
+        sum(r.time for r in block) - sum(hidden) for block, hidden in zip(timed.blocks, timed.hidden, strict=True)
     ]
     head = sum(r.time for r in timed.head)
     stage = fullest(mapping, per_block, 0.0, head)

@@ -101,7 +101,7 @@ def climb(problem: Problem, spaces: Sequence[Space], starts: Sequence[np.ndarray
             if multipliers is None:
                 multipliers = np.zeros((len(spaces), count, built[0].budgets.shape[1]))
             scores, slopes = _all_pieces(problem, built, kept)
-            for t, space in enumerate(spaces):
+            for t in range(len(spaces)):
                 tau, rho = settings.temperature[r], settings.penalty[r]
                 weight = np.exp((scores[t] - scores[t].max(axis=1, keepdims=True)) / tau)
                 weight /= weight.sum(axis=1, keepdims=True)

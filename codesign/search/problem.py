@@ -63,13 +63,21 @@ class Problem:
 
     def shortfall(self, built: Built, mapping: int) -> float:
         """How far the first design of ``built`` is from serving on one mapping; 0 where it serves."""
-        return float(self._rates(take(built.machine, slice(0, 1)), take(self.mappings, slice(mapping, mapping + 1)))[1][0])
+        return float(
+            self._rates(take(built.machine, slice(0, 1)), take(self.mappings, slice(mapping, mapping + 1)))[1][0]
+        )
 
     def pieces(self, built: Built, point: np.ndarray, mapping: np.ndarray) -> Pieces:
         """Scores and gradients of pairs (point of ``built``, index of a mapping)."""
         machine = take(built.machine, point)
         s = score_points(
-            self.model, self.execution, self.precision, machine, take(self.mappings, mapping), self.load, self.target,
+            self.model,
+            self.execution,
+            self.precision,
+            machine,
+            take(self.mappings, mapping),
+            self.load,
+            self.target,
             built.by_x[point],
         )
         return Pieces(s.score, s.slopes, s)

@@ -67,7 +67,9 @@ class Space:
     hi: np.ndarray
 
     @classmethod
-    def of(cls, technology: Technology, package: Package, narrowed: dict[str, tuple[float, float]] | None = None) -> "Space":
+    def of(
+        cls, technology: Technology, package: Package, narrowed: dict[str, tuple[float, float]] | None = None
+    ) -> "Space":
         """The space of a technology within its own bounds, narrowed where a study says so (SI)."""
         low, high = bounds(technology, package)
         lo = np.log([float(getattr(low, name)) for name in VARIABLES])

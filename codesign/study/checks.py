@@ -4,6 +4,7 @@ Nothing is tuned to these points.  Each speed is taken apart into what its opera
 published figure is told as what one term alone would have to cost to close it.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -170,30 +171,46 @@ def _accepted(case: Case, drafts: int) -> float:
     return float(case.model.drafts.accepted_length[drafts - 1]) if drafts and case.model.drafts else 1.0
 
 
-def published_checks(workspace: Where = None, points: tuple[Point, ...] = POINTS) -> list[dict[str, Any]]:
+def _checks_of(point: Point, workspace: Where) -> list[dict[str, Any]]:
+    """The rows of one point: one where its drafts are published, else one without and one with the best number."""
+    case = load_case(point.arch, point.model, workspace=workspace)
+    degrees: dict[str, Any] = {"dp": 1, "microbatches": 1} | point.degrees
+    mappings = case.mappings(Degrees(**degrees))
+    if point.drafts is not None:
+        return [_check(point, case, mappings, point.drafts)]
+    found = [_check(point, case, mappings, 0)]
+    if case.model.drafts is not None:
+        speeds = {
+            d: _accepted(case, d) / _passes(case, mappings, CONTEXT, d).min()
+            for d in range(1, len(case.model.drafts.accepted_length) + 1)
+        }
+        found.append(_check(point, case, mappings, max(speeds, key=lambda d: speeds[d])))
+    return found
+
+
+def published_checks(
+    workspace: Where = None, points: tuple[Point, ...] = POINTS, workers: int = 2
+) -> list[dict[str, Any]]:
     """The speed of one user, uncalibrated, against published points.
 
     Where a publisher names no mapping, the fastest for a single sequence is taken; where it does not say whether
     drafts were used, the row stands twice if the model's file has a table of acceptance: without drafts, and with as
     many as make it fastest.
 
+    Args:
+        workspace: where machines and models are looked up.
+        points: published; `POINTS` unless given.
+        workers: models compiled side by side (threads; results do not depend on it).
+
     Returns:
         per row: name, predicted, published, unit, ratio, source, ``terms`` (words), ``seconds`` (by term of `WORDS`),
         drafts, accepted, context, pass_s.
     """
-    found = []
-    for point in points:
-        case = load_case(point.arch, point.model, workspace=workspace)
-        degrees: dict[str, Any] = {"dp": 1, "microbatches": 1} | point.degrees
-        mappings = case.mappings(Degrees(**degrees))
-        if point.drafts is not None:
-            found.append(_check(point, case, mappings, point.drafts))
-            continue
-        found.append(_check(point, case, mappings, 0))
-        if case.model.drafts is not None:
-            speeds = {
-                d: _accepted(case, d) / _passes(case, mappings, CONTEXT, d).min()
-                for d in range(1, len(case.model.drafts.accepted_length) + 1)
-            }
-            found.append(_check(point, case, mappings, max(speeds, key=lambda d: speeds[d])))
-    return found
+    models = list(dict.fromkeys(point.model for point in points))
+
+    def of_model(model: str) -> dict[str, list[dict[str, Any]]]:
+        return {point.name: _checks_of(point, workspace) for point in points if point.model == model}
+
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        found = {name: rows for part in pool.map(of_model, models) for name, rows in part.items()}
+    return [row for point in points for row in found[point.name]]

@@ -27,7 +27,14 @@ def _served(problem: Problem, case: Case, machine: Machine, mapping: Mapping, ba
     least, most = (batch, batch) if batch is not None else (1.0, np.inf)
     found = take(
         solve_points(
-            problem.model, problem.execution, problem.precision, machine, mapping, problem.load, problem.target, least,
+            problem.model,
+            problem.execution,
+            problem.precision,
+            machine,
+            mapping,
+            problem.load,
+            problem.target,
+            least,
             most,
         ),
         0,

@@ -92,7 +92,8 @@ class Solver:
             if np.any(space.lo > space.hi):
                 bad = VARIABLES[int(np.argmax(space.lo > space.hi))]
                 raise CodesignError(
-                    f"bounds leave {name} no room", key=f"variables.{bad}",
+                    f"bounds leave {name} no room",
+                    key=f"variables.{bad}",
                     allowed=f"within {np.exp(space.lo.min()):.3g} to {np.exp(space.hi.max()):.3g} SI",
                 )
             spaces.append(space)
@@ -160,7 +161,11 @@ class Solver:
         return machine_document(
             case,
             evaluate_case(
-                case, spec.context, tpot=spec.target, drafts=float(self.study.drafts), skew=self.study.skew,
+                case,
+                spec.context,
+                tpot=spec.target,
+                drafts=float(self.study.drafts),
+                skew=self.study.skew,
                 compiled=True,
             ),
         )
@@ -171,7 +176,9 @@ class Solver:
         able = [d for d in designs if d["feasible"]]
         best = max(able, key=lambda d: d["metrics"]["tokens_per_s_per_megawatt"], default=None)
         rivals = [
-            m["metrics"]["tokens_per_s_per_megawatt"] for m in machines if m["feasible"] and m["status"] != "hypothetical"
+            m["metrics"]["tokens_per_s_per_megawatt"]
+            for m in machines
+            if m["feasible"] and m["status"] != "hypothetical"
         ]
         gain = best["metrics"]["tokens_per_s_per_megawatt"] / max(rivals) if best and rivals else None
         return {

@@ -15,7 +15,9 @@ def rows(problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for d in p["designs"]:
             found.append(head | {"what": "design", "name": d["technology"]} | _flat(d))
             if d.get("rounded"):
-                found.append(head | {"what": "rounded", "name": d["technology"]} | _flat(d["rounded"] | {"feasible": True}))
+                found.append(
+                    head | {"what": "rounded", "name": d["technology"]} | _flat(d["rounded"] | {"feasible": True})
+                )
         found += [head | {"what": "machine", "name": m["arch"]} | _flat(m) for m in p["machines"]]
     return found
 

@@ -29,8 +29,16 @@ DECIDING = ("codesign", "jax", "jaxlib", "numpy", "scipy", "optax", "equinox", "
 
 
 def run_study(
-    name: str | Path, out: Where = None, *, resume: bool = False, seed: int | None = None, dry_run: bool = False,
-    workspace: Where = None, progress: Progress | None = None, overrides: Any = (), workers: int = 2,
+    name: str | Path,
+    out: Where = None,
+    *,
+    resume: bool = False,
+    seed: int | None = None,
+    dry_run: bool = False,
+    workspace: Where = None,
+    progress: Progress | None = None,
+    overrides: Any = (),
+    workers: int = 2,
 ) -> dict[str, Any]:
     """Run, resume or plan a study; see `codesign.api.optimize`.
 
@@ -45,9 +53,9 @@ def run_study(
     solver = Solver(loaded.study, workspace, seed)
     solver.check()
     if dry_run:
-        return plan(loaded.study) | {"seed": seed, "run": str(_folder(loaded, out))}
-    tell = progress or (lambda done, total, words: None)
-    folder = _folder(loaded, out)
+        return plan(loaded.study) | {"seed": seed, "run": str(run_folder(loaded, out))}
+    tell = progress or _silence
+    folder = run_folder(loaded, out)
     identity = {"study": digest(loaded.study.model_dump(mode="json")), "seed": seed}
     state = _open(folder, loaded, identity, resume)
     log = Log(folder / "log.jsonl")
@@ -62,15 +70,17 @@ def run_study(
     summary = summary_of(solver, records, tell)
     write_results(folder / "results.parquet", summary["problems"])
     write_json(folder / "summary.json", summary)
-    from codesign.report import write_report
-
-    write_report(folder)
     log("finished")
     return summary
 
 
-def _folder(loaded: LoadedStudy, out: Where) -> Path:
+def run_folder(loaded: LoadedStudy, out: Where) -> Path:
+    """Where a study runs: ``out``, or ``runs/`` and its name."""
     return Path(out) if out is not None else Path("runs") / loaded.study.name
+
+
+def _silence(_done: int, _total: int, _words: str) -> None:
+    """Nobody watches."""
 
 
 def environment() -> dict[str, Any]:
@@ -100,7 +110,9 @@ def _open(folder: Path, loaded: LoadedStudy, identity: dict[str, Any], resume: b
         if resume:
             if known != identity:
                 raise CodesignError(
-                    "the study or its seed is not the one this run was started with", file=str(folder), key="--resume",
+                    "the study or its seed is not the one this run was started with",
+                    file=str(folder),
+                    key="--resume",
                     allowed="the frozen study.toml in the run folder, or a new --out",
                 )
             return "resumed"
@@ -121,7 +133,12 @@ def _open(folder: Path, loaded: LoadedStudy, identity: dict[str, Any], resume: b
 
 
 def _solve_all(
-    solver: Solver, records: dict[str, Any], starts: dict[str, Any], checkpoints: Checkpoints, log: Log, tell: Progress,
+    solver: Solver,
+    records: dict[str, Any],
+    starts: dict[str, Any],
+    checkpoints: Checkpoints,
+    log: Log,
+    tell: Progress,
     workers: int,
 ) -> None:
     total = sum(len(chain) for chain in solver.chains)
@@ -143,7 +160,11 @@ def _solve_all(
                 starts[chain_key(spec)] = following
                 checkpoints.save(len(records), {"records": records, "starts": starts})
                 log("solved", problem=spec.id, evaluations=record["evaluations"])
-                tell(len(records), total, f"TPOT {spec.target * 1e3:g} ms at {spec.context:,.0f} tokens, {spec.precision}")
+                tell(
+                    len(records),
+                    total,
+                    f"TPOT {spec.target * 1e3:g} ms at {spec.context:,.0f} tokens, {spec.precision}",
+                )
 
     stop: list[bool] = []
     with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:

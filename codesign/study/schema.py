@@ -164,7 +164,9 @@ class LoadedStudy:
     label: str
 
 
-def load_study(name: str | Path, workspace: Workspace | str | Path | None = None, overrides: Overrides = ()) -> LoadedStudy:
+def load_study(
+    name: str | Path, workspace: Workspace | str | Path | None = None, overrides: Overrides = ()
+) -> LoadedStudy:
     """Read a study by path, or by name in the workspace or the bundled catalog.
 
     Raises:
@@ -196,5 +198,5 @@ def plan(study: Study, variables: Any = Design) -> dict[str, Any]:
         "evaluations_of_machines": problems * len(study.machines), "targets_s": study.targets_s,
         "contexts": study.contexts_tokens, "precisions": [p.name for p in study.precisions],
         "technologies": study.technologies, "machines": study.machines,
-        "variables": [f for f in variables.__dataclass_fields__], "seed": study.seed,
+        "variables": list(variables.__dataclass_fields__), "seed": study.seed,
     }  # fmt: skip

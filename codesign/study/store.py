@@ -28,7 +28,9 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        problem = "the disk is full; nothing is lost, go on with --resume" if full else f"cannot be written: {error.strerror}"
+        problem = (
+            "the disk is full; nothing is lost, go on with --resume" if full else f"cannot be written: {error.strerror}"
+        )
         raise CodesignError(problem, file=str(path)) from error
 
 
@@ -79,6 +81,11 @@ def digest(document: Any) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
+def _check(sealed: dict[str, Any]) -> None:
+    if digest(sealed["state"]) != sealed["digest"]:
+        raise ValueError("its digest does not match")
+
+
 class Checkpoints:
     """Orbax checkpoints of a study's state.
 
@@ -111,8 +118,7 @@ class Checkpoints:
             try:
                 found = self._manager.restore(step, args=self._ocp.args.Composite(state=self._ocp.args.JsonRestore()))
                 sealed = found["state"]
-                if digest(sealed["state"]) != sealed["digest"]:
-                    raise ValueError("its digest does not match")
+                _check(sealed)
             except Exception as error:  # noqa: BLE001 - whatever a damaged file makes the reader raise
                 reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
                 told(f"checkpoint {step} is damaged ({reason}); the one before it is used")
