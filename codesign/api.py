@@ -136,6 +136,7 @@ def optimize(
     workspace: Where = None,
     progress: Callable[..., None] | None = None,
     set: Sequence[str] = (),
+    workers: int = 2,
 ) -> dict[str, Any]:
     """Run a study: the best mix of memory bandwidth, capacity, scale-up and compute at each target.
 
@@ -148,6 +149,7 @@ def optimize(
         workspace: as in `evaluate`.
         progress: called with (done, total, words) after each problem.
         set: overrides of the study file.
+        workers: chains of problems solved side by side; results do not depend on it.
 
     Returns:
         the run's summary, schema ``codesign.study/1`` (or the plan of a dry run, ``codesign.plan/1``).
@@ -161,8 +163,9 @@ def optimize(
 
     folder = run_folder(load_study(study, workspace, set), out)
     found = run_study(
-        study, folder, resume=resume, seed=seed, dry_run=dry_run, workspace=workspace, progress=progress, overrides=set
-    )
+        study, folder, resume=resume, seed=seed, dry_run=dry_run, workspace=workspace, progress=progress,
+        overrides=set, workers=workers,
+    )  # fmt: skip
     if not dry_run:
         write_report(folder)
     return found

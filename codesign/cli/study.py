@@ -48,6 +48,9 @@ def optimize(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", metavar="", help="Check everything and say what would be done.")
     ] = False,
+    workers: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Chains of targets solved side by side; results stay the same.")
+    ] = 2,
     override: arg.Set = None,
     as_json: arg.Json = False,
     workspace: arg.Workspace = None,
@@ -71,6 +74,7 @@ def optimize(
                 workspace=workspace,
                 progress=tell,
                 set=tuple(override or ()),
+                workers=workers,
             )
     except KeyboardInterrupt as error:
         raise arg.Interrupted("what was solved is kept: give the same command again with --resume") from error

@@ -9,6 +9,9 @@ from rich.markup import escape
 from codesign.cli.tables import Cell, console, table, told, warnings
 from codesign.glossary import TPOT_DEFINITION
 
+#: Findings told in the terminal; the report has them all.
+FINDINGS = 6
+
 
 def summary(document: Mapping[str, Any], run: str, page: str | None, out: Console | None = None) -> None:
     """Draw what a study found: per context and precision the best design at each target, beside the best machine."""
@@ -22,8 +25,11 @@ def summary(document: Mapping[str, Any], run: str, page: str | None, out: Consol
     for (context, precision), rows in cases.items():
         title = f"{document['model']} {document['phase']} at {context:,.0f} tokens, {precision} weights outside experts"
         out.print(table(title, columns, rows, left=4, text=("limited by", "best machine")))
-    for line in document.get("findings") or ():
+    findings = document.get("findings") or ()
+    for line in findings[:FINDINGS]:
         out.print(f"- {line}", markup=False, soft_wrap=True)
+    if len(findings) > FINDINGS:
+        out.print(f"- {len(findings) - FINDINGS} more in the report", markup=False)
     out.print(f"{TPOT_DEFINITION}; output tokens; MW {document.get('power_basis', 'provisioned')}", markup=False)
     warnings(document.get("warnings") or (), out)
     out.print(f"run     {run}", markup=False, soft_wrap=True)

@@ -116,10 +116,17 @@ def evaluate_case(
 def _whole(
     case: Case, mappings: Mapping, load: Load, goal: float, found: Batch, score: np.ndarray
 ) -> tuple[int, float]:
-    """The best mapping once batches are whole: the best few at real batches are tried again, rounded down."""
+    """The best mapping once batches are whole: the best few at real batches are tried again, rounded down.
+
+    A root that its finder left a little above the target is rounded down once more.
+    """
     order = np.argsort(-score, kind="stable")[:BLOCK]
     whole = np.maximum(np.floor(found.batch[order] * (1.0 + 1e-12)), 1.0)
     again = solve(case, take(mappings, order), load, goal, whole, whole)
+    over = (again.late > 1e-9) & (whole > 1.0)
+    if over.any():
+        whole -= over
+        again = solve(case, take(mappings, order), load, goal, whole, whole)
     rate = np.where(score[order] > -np.inf, again.result.tokens_per_s_per_megawatt, -np.inf)
     best = int(np.argmax(rate))
     return int(order[best]), float(whole[best])

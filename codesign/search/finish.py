@@ -26,6 +26,9 @@ PENALTY = 20.0
 #: Half-width of the sampled neighbourhood in log variables, at the end.
 NEAR = 1e-5
 
+#: KKT residual at which a search is content.
+GOAL = 5e-4
+
 #: A budget counts as active within this relative distance.
 ACTIVE = 1e-4
 
@@ -110,18 +113,11 @@ def _merit(score: float, overdraft: float) -> float:
     return score - PENALTY * overdraft
 
 
-def finish(problem: Problem, space: Space, x: np.ndarray, mapping: int, steps: int = 90) -> Finished:
-    """Walk from ``x`` on one mapping to a point of small KKT residual.
-
-    Args:
-        problem, space: what and where.
-        x: log variables, (variables,).
-        mapping: index into ``problem.mappings``.
-        steps: most linear programmes.
-    """
-    radius, path, evaluations = 0.1, [], 0
-    x = space.clip(x)
-    width = NEAR
+def _walk(
+    problem: Problem, space: Space, x: np.ndarray, mapping: int, steps: int
+) -> tuple[np.ndarray, list[float], int]:
+    """Steps of the trust-region method from ``x``: where it ends, the scores on the way, model evaluations."""
+    radius, width, path, evaluations = 0.1, NEAR, [], 0
     samples = _sample(problem, space, x, mapping, width)
     value = _merit(samples.score[0], max(samples.g[0].max(), 0.0))
     for _ in range(steps):
@@ -145,8 +141,27 @@ def finish(problem: Problem, space: Space, x: np.ndarray, mapping: int, steps: i
             radius *= 0.3
             width = float(np.clip(radius * 0.2, NEAR, 1e-3))
             samples = _sample(problem, space, x, mapping, width)
-    samples = _sample(problem, space, x, mapping, NEAR)
-    residual, prices = certify(samples, space)
+    return x, path, evaluations
+
+
+def finish(problem: Problem, space: Space, x: np.ndarray, mapping: int, steps: int = 90, walks: int = 3) -> Finished:
+    """Walk from ``x`` on one mapping to a point of small KKT residual.
+
+    Args:
+        problem, space: what and where.
+        x: log variables, (variables,).
+        mapping: index into ``problem.mappings``.
+        steps: most linear programmes of one walk.
+        walks: most walks, each from where the last one stopped, until the residual is below `GOAL`.
+    """
+    x, path, evaluations = space.clip(x), [], 0
+    for _ in range(walks):
+        x, way, spent = _walk(problem, space, x, mapping, steps)
+        samples = _sample(problem, space, x, mapping, NEAR)
+        path, evaluations = path + way, evaluations + spent + len(samples.y)
+        residual, prices = certify(samples, space)
+        if residual <= GOAL:
+            break
     return Finished(
         x=x, score=float(samples.score[0]), mapping=mapping, overdraft=float(max(samples.g[0].max(), 0.0)),
         budgets=samples.g[0], residual=residual, prices=prices, path=path, evaluations=evaluations,

@@ -5,6 +5,7 @@ for bit: problems depend only on the study, the seed and their own chain, points
 and results hold no times, hosts or durations.
 """
 
+import json
 import platform
 import sys
 from collections.abc import Callable
@@ -58,6 +59,8 @@ def run_study(
     folder = run_folder(loaded, out)
     identity = {"study": digest(loaded.study.model_dump(mode="json")), "seed": seed}
     state = _open(folder, loaded, identity, resume)
+    if state == "resumed" and (folder / "summary.json").exists():
+        return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     log = Log(folder / "log.jsonl")
     checkpoints = Checkpoints(folder / "checkpoints")
     try:
@@ -96,7 +99,6 @@ def environment() -> dict[str, Any]:
 
 def _open(folder: Path, loaded: LoadedStudy, identity: dict[str, Any], resume: bool) -> str:
     """Make or check the run folder; returns ``started`` or ``resumed``."""
-    import json
     import shutil
 
     if folder.exists() and not folder.is_dir():

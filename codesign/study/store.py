@@ -52,7 +52,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, document: Any) -> None:
     """Write JSON that says no NaN, whole or not at all."""
-    write_bytes(path, json.dumps(document, indent=1, allow_nan=False).encode())
+    write_bytes(path, json.dumps(document, separators=(",", ":"), allow_nan=False).encode())
 
 
 def write_text(path: Path, text: str) -> None:

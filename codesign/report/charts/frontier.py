@@ -20,7 +20,7 @@ from codesign.report.charts.base import (
 )
 from codesign.report.data import Tables
 from codesign.report.data.frontier import domains
-from codesign.report.published import CAPTION
+from codesign.report.published import FORECAST
 from codesign.report.style import parts_of
 from codesign.report.summary import Json, items
 
@@ -134,7 +134,7 @@ def frontier_figure(summary: Json, tables: Tables) -> Figure | None:
         .resolve_axis(x="independent")
         .resolve_scale(color="independent" if tables["bands"] else "shared")
     )
-    note = f" Shaded bands: {CAPTION}." if tables["bands"] else ""
+    note = f" Shaded bands: {FORECAST}." if tables["bands"] else ""
     return Figure(
         name="frontier",
         title="Tokens/s per megawatt against time per token",
