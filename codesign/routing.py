@@ -44,34 +44,34 @@ class Fit(NamedTuple):
         cross, cross_mean: joint part of chance and popularity where a rank expects less than one.
     """
 
-    bend: float = 0.299
-    bend_limit: float = 0.0431
-    base: float = -0.3467
-    slope: float = 0.2444
-    curve: float = -0.2269
-    near_full: float = 0.2142
-    near_full_slope: float = 0.4137
-    sparse: float = -0.0948
-    sparse_slope: float = -0.5887
-    sparse_noise: float = 0.9683
-    gap_level: float = 0.9202
-    gap_noise: float = 1.6147
-    gap_half: float = 3.1974
-    gap_most: float = 3.8149
-    gap_most_half: float = 26.0697
-    gap_ranks: float = 1.7305
-    gap_uneven: float = 0.1342
-    gap_mean: float = 0.2055
-    pairs: float = 0.7986
-    pairs_sum: float = 1.2188
-    triples: float = 0.742
-    triples_sum: float = 0.121
-    start: float = 2.4978
-    width: float = 0.5882
-    pairs_skew: float = 1.1086
-    triples_skew: float = 1.207
-    cross: float = 187.037
-    cross_mean: float = 238.073
+    bend: float = 0.3001
+    bend_limit: float = 0.0434
+    base: float = -0.334
+    slope: float = 0.2375
+    curve: float = -0.2284
+    near_full: float = 0.2055
+    near_full_slope: float = 0.4262
+    sparse: float = -0.132
+    sparse_slope: float = -0.5725
+    sparse_noise: float = 0.9754
+    gap_level: float = 0.948
+    gap_noise: float = 1.6654
+    gap_half: float = 3.2331
+    gap_most: float = 3.7328
+    gap_most_half: float = 26.5825
+    gap_ranks: float = 1.6068
+    gap_uneven: float = 0.2354
+    gap_mean: float = 0.1825
+    pairs: float = 0.8127
+    pairs_sum: float = 1.2144
+    triples: float = 0.7192
+    triples_sum: float = 0.1245
+    start: float = 2.5025
+    width: float = 0.5749
+    pairs_skew: float = 1.1947
+    triples_skew: float = 1.0915
+    cross: float = 0.8373
+    cross_mean: float = 7.8733
 
 
 FIT = Fit()

@@ -66,6 +66,19 @@ def test_root_meets_the_target(arch: str, model: str, context: float, ms: float)
         np.testing.assert_allclose(getattr(found.result, name), getattr(again, name), rtol=1e-12)
 
 
+@pytest.mark.parametrize("context", [1024.0, 8192.0])
+def test_root_far_below_what_memory_holds(context: float) -> None:
+    """Eight experts saturate at a few sequences, where memory holds thousands: a hard bracket for secants."""
+    c, where = case("h100", "mixtral-8x7b"), mappings("h100", "mixtral-8x7b")
+    for goal in (0.005, 0.01, 0.02):
+        found = solve(c, where, context, goal)
+        timed = np.asarray(found.feasible) & (found.limited_by_time > 0.5)
+        error = np.abs(found.result.tpot_s[timed] / goal - 1.0)
+        assert timed.sum() > 200
+        assert (error > 1e-12).mean() < 0.05
+        assert error.max() < 1e-3
+
+
 @pytest.mark.parametrize(("arch", "model"), CASES)
 def test_flags_of_what_cannot_serve(arch: str, model: str) -> None:
     c, where = case(arch, model), mappings(arch, model)

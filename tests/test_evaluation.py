@@ -308,6 +308,7 @@ def test_a_batch_that_is_too_large_is_answered() -> None:
         ({"set": ["accelerator.memory_bandwith=9 TB/s"]}, "memory_bandwith.*memory_bandwidth"),
         ({"set": ["accelerator.memory_bandwidth=9 TB"]}, "memory_bandwidth"),
         ({"set": ["accelerator.power_limit=100 W"]}, "static_power"),
+        ({"set": ["system.provisioned_power=1 kW"]}, "provisioned_power: 1 kW is less than the chip_power 1200 W"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_in_one_line(wrong: dict[str, Any], words: str) -> None:

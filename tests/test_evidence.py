@@ -249,6 +249,24 @@ def test_orders_turn_where_they_are_said_to(entries):
     assert found
 
 
+def test_serving_begins_where_it_is_said_to():
+    # A target below the least TPOT of the catalog's part is met by a part that launches faster.
+    arch = "jalapeno-super-3d-ram"
+    nearest = standing(SMALL.sweeps(arch, [1e-6])[0][2])
+    assert not nearest["feasible"]
+    target = 0.8 * nearest["tpot_s"]
+    entries = sweep_all(SMALL, (arch,), [target], points=3)
+    assert all(c["metric"][0] is None for c in entries[0]["cases"])
+    launch = next(e for e in entries if e["parameter"] == "launch")
+    for case in launch["cases"]:
+        (value,) = case["serving"]
+        assert 0.2e-6 < value < 1e-6
+        sweep = next(s for a, _, s in SMALL.sweeps(arch, [target]) if a == case["attention"])
+        faster, slower = sweep.rates([{"launch": value * f} for f in (0.995, 1.005)])
+        assert faster > 0.0
+        assert slower == 0.0
+
+
 def test_reference_rates_are_those_of_the_machines_themselves(entries):
     jalapeno, gb300 = (next(e for e in entries if e["arch"] == arch) for arch in ("jalapeno", "gb300-nvl72"))
     for ours, theirs in zip(jalapeno["cases"], gb300["cases"], strict=True):

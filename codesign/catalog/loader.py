@@ -165,6 +165,10 @@ def load_system(name: str, workspace: Where = None, overrides: Overrides = ()) -
     accelerator = load_file("accelerator", system.accelerator, opened, changes)
     _check_reference(accelerator, "memory", opened)
     memory = load_file("memory", accelerator.memory, opened, changes)
+    all_in, chip = system.provisioned_power, accelerator.chip_power
+    if all_in.si < chip.si:
+        problem = f"{all_in.text} is less than the chip_power {chip.text} of {accelerator.name}"
+        raise CodesignError(problem, file=system.origin.label, key="provisioned_power", allowed=f"at least {chip.text}")
     mine = tuple(o for o in changes if o.target in ("system", "accelerator", "memory"))
     return LoadedSystem(system, accelerator, memory, mine)
 

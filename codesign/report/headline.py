@@ -3,7 +3,7 @@
 from typing import Any
 
 from codesign.report.style import context_words, pretty, words
-from codesign.report.summary import Json, built, candidates, case_of, items, metric, number, part, problem_key
+from codesign.report.summary import Json, built, candidates, case_of, items, metric, number, part, problem_key, problems
 from codesign.report.words import mapping_words, milliseconds, percent, plain, quantity, times
 
 
@@ -18,7 +18,7 @@ def headlines(summary: Json, matrix: list[dict[str, Any]]) -> list[dict[str, Any
     """
     units = {v["name"]: v.get("unit") or "1" for v in items(summary, "variables")}
     found = []
-    for problem, row in zip(items(summary, "problems"), matrix, strict=True):
+    for problem, row in zip(problems(summary), matrix, strict=True):
         entry = next((e for k, e in candidates(problem) if k == row["part"]), None)
         found.append(
             {
@@ -38,18 +38,27 @@ def headlines(summary: Json, matrix: list[dict[str, Any]]) -> list[dict[str, Any
 
 def _sentence(row: dict[str, Any]) -> str:
     if not row["design"]:
-        if row["machine"]:
-            value = plain(row["machine_value"])
-            return f"No design within the budgets meets this target; {row['machine']} does, at {value} tokens/s per MW."
+        rival, value = (
+            (row["machine"], row["machine_value"]) if row["machine"] else (row["supposed"], row["supposed_value"])
+        )
+        if rival:
+            return f"No design within the budgets meets this target; {rival} does, at {plain(value)} tokens/s per MW."
         return "Neither a design within the budgets nor a part of the catalog meets this target."
     text = f"{row['design']} serves the most: {plain(row['value'])} tokens/s per MW"
     if row["gain"]:
-        than = f"{times(row['gain'])} the best part of the catalog, {row['machine']} ({plain(row['machine_value'])})"
+        rival = f"{row['machine']} ({plain(row['machine_value'])})"
+        than = f"{times(row['gain'])} the best part that exists or is announced, {rival}"
         text += f", {than}" if row["gain"] >= 1 else f", which is only {than}"
     else:
-        text += "; no part of the catalog meets this target"
+        text += "; no part that exists or is announced meets this target"
     if row["runner_up"]:
         text += f". Next comes {row['runner_up']}, at {percent(row['runner_up_of_best'], 0)} of it"
+    if row["supposed_value"] and row["supposed_value"] > row["value"]:
+        text += (
+            f". A hypothetical part of the catalog, {row['supposed']}, stands above it at "
+            f"{plain(row['supposed_value'])}: "
+            "see the comparison by memory technology"
+        )
     return text + "."
 
 
@@ -63,7 +72,7 @@ def _figures(row: dict[str, Any], entry: Json | None) -> list[tuple[str, str, st
     throttled = "throttled by its power limit" if part(made, "metrics").get("throttled") else "below its power limit"
     return [
         ("tokens/s per MW", plain(row["value"]), spread),
-        ("against the catalog", times(row["gain"]), _other(row)),
+        ("against existing parts", times(row["gain"]), _other(row)),
         (
             "tokens/s per user",
             plain(metric(made, "tokens_per_s_per_user")),

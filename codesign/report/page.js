@@ -173,7 +173,7 @@
   }
   function written(value, kind) {
     if (value === null || value === undefined || value === "") return dash;
-    if (["text", "range", "words"].includes(kind)) return String(value);
+    if (["text", "range", "words", "long"].includes(kind)) return String(value);
     if (kind === "flag") return value ? "yes" : "no";
     if (kind === "ms") return Number(value.toPrecision(3)) + " ms";
     if (kind === "percent") return (value * 100).toFixed(1) + " %";

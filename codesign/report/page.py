@@ -21,6 +21,9 @@ from codesign.study.store import write_text
 #: Parts of the catalog that are switched on when the page opens; all optima are.
 FIRST_SHOWN = 8
 
+#: Findings that stand open; the others are a click away.
+FIRST_FINDINGS = 5
+
 
 def write_report(run_dir: Path) -> Path:
     """Write ``report.html`` in the run folder; see `codesign.report.write_report`."""
@@ -55,11 +58,12 @@ def setting(rows: Tables) -> dict[str, Any]:
 
 
 def choice(rows: Tables, case: Case) -> dict[str, Any]:
-    """Problem and part to show for a case: the middle of the targets that something meets, and the best part there."""
+    """Problem and part to show for a case: the middle of the targets that are met, and the best design there."""
     problems = list(dict.fromkeys(r["problem"] for r in rows["answers"] if r["case"] == case.key))
     solved = [p for p in problems if any(r["value"] for r in rows["answers"] if r["problem"] == p)] or problems
     problem = solved[len(solved) // 2] if solved else ""
-    best = next((r["part"] for r in rows["answers"] if r["problem"] == problem and r["value"]), "")
+    served = [r for r in rows["answers"] if r["problem"] == problem and r["value"]]
+    best = next((r["part"] for r in sorted(served, key=lambda r: not r["optimum"])), "")
     return {"chosen_case": case.key, "chosen_problem": problem, "chosen_part": best}
 
 
@@ -118,9 +122,14 @@ def page(summary: Json) -> str:
         rests_on={k: list(Counter(map(str, v)).items()) for k, v in part(summary, "rests_on").items() if v},
         calibrated=bool(part(summary, "execution").get("calibrated")),
         findings=[str(x) for x in items(summary, "findings")],
+        first_findings=FIRST_FINDINGS,
         warnings=[str(x) for x in items(summary, "warnings")],
         budgets=[
-            (words(str(b.get("name"))), quantity(b.get("limit"), b.get("unit") or "1", 4), b.get("note") or "")
+            (
+                words(str(b.get("name"))),
+                quantity(b["limit"], b.get("unit") or "1", 4) if b.get("limit") else "by technology",
+                b.get("note") or "",
+            )
             for b in items(summary, "budgets")
         ],
         not_modelled=NOT_MODELLED,

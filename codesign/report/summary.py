@@ -69,6 +69,12 @@ def case_of(entry: Json) -> Case:
     return Case(float(entry["context"]), str(entry["precision"]))
 
 
+def problems(summary: Json) -> list[Json]:
+    """The problems of a summary, case by case in the study's order, tightest target first."""
+    order = {case: i for i, case in enumerate(cases(summary))}
+    return sorted(items(summary, "problems"), key=lambda p: (order[case_of(p)], p["target_s"]))
+
+
 def problem_key(problem: Json) -> str:
     """One word for a problem, such as ``c131072-bf16-t0.02``."""
     return f"{case_of(problem).key}-t{problem['target_s']:g}"

@@ -12,7 +12,7 @@ from codesign.report.words import milliseconds, percent, plain
 
 #: How a value is written: ``text``, ``plain`` (3 digits), ``percent``, ``ratio``, ``ms`` (given in ms), ``flag``,
 #: ``range`` (text that stays on one line),
-#: ``words`` (text that needs room).
+#: ``words`` (text that needs room), ``long`` (sentences).
 Kind = str
 
 
@@ -49,9 +49,11 @@ MATRIX = Table(
         Column("design", "best mix"),
         Column("value", "tokens/s/MW", "plain"),
         Column("range", "range", "range"),
-        Column("machine", "best catalog part"),
+        Column("machine", "best existing or announced part"),
         Column("machine_value", "tokens/s/MW", "plain"),
         Column("gain", "gain", "ratio"),
+        Column("supposed", "best hypothetical part"),
+        Column("supposed_value", "tokens/s/MW", "plain"),
         Column("limited_by", "limited by", "words"),
         Column("active", "budgets that bind", "words"),
     ),
@@ -78,7 +80,7 @@ RANKING = Table(
         Column("limited_by", "limited by", "words"),
         Column("least_tpot", "least TPOT", "ms"),
         Column("missing", "what is missing", "words"),
-        Column("kinds", "rests on, beside datasheets", "words"),
+        Column("kinds", "rests on", "words"),
     ),
     "problem",
     "Parts that cannot meet the target come last, with the least TPOT that they reach.",
@@ -156,7 +158,7 @@ CHECKS = Table(
         Column("published", "published", "plain"),
         Column("unit", "unit"),
         Column("ratio", "predicted / published", "ratio"),
-        Column("terms", "which terms make the difference", "words"),
+        Column("terms", "which terms make the difference", "long"),
         Column("source", "source"),
     ),
 )
@@ -186,7 +188,7 @@ UNKNOWNS = Table(
         Column("kind", "kind"),
         Column("swing", "swing, ln", "plain"),
         Column("turns", "passes", "words"),
-        Column("note", "order", "words"),
+        Column("note", "order", "long"),
     ),
     "arch",
     "Swing is ln(most / least) of tokens/s/MW over the range, the largest of all settings.",
@@ -199,7 +201,7 @@ def cell(value: Any, kind: Kind) -> str:
     """A value as the page writes it; a dash where there is none."""
     if value is None or value == "":
         return "–"
-    if kind in ("text", "range", "words"):
+    if kind in ("text", "range", "words", "long"):
         return str(value)
     if kind == "flag":
         return "yes" if value else "no"

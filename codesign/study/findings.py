@@ -83,14 +83,16 @@ def _optimum_against(technology: str, meetings: list[tuple[Json, Json, Json | No
     text = f"The {technology} optimum does not beat {title} at {behind} of the {len(ratios)} targets that part serves, "
     text += f"by up to {times(1.0 / ratios[i])}" if ratios[i] else "where no design serves"
     text += f" ({ms(at['target_s'])}, {case_words((float(at['context']), at['precision']))}): "
-    return text + (f"{outside}." if outside else "that part would keep all budgets, so the search fell short.")
+    if not outside:
+        return text + "that part would keep all budgets, so the search fell short."
+    return text + f"{outside}; a design is rated at its full envelope, that part at less, above which it slows down."
 
 
 def overdrafts(summary: Json, arch: str, technology: str, workspace: Where = None) -> str:
     """The budgets of the study that a catalog part would overdraw if it were one of its designs, in words."""
     from codesign.catalog.loader import load_machine
-    from codesign.design import constraints, load_package, load_technology
-    from codesign.search.space import VARIABLES, Design
+    from codesign.design import Design, constraints, load_package, load_technology
+    from codesign.search.space import VARIABLES
 
     limits = {b["name"]: b.get("limit") for b in summary.get("budgets") or ()}
     try:

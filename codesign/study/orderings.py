@@ -124,13 +124,11 @@ def _span(entry: Json, rival: str) -> str:
 
 def _turning(entry: Json, rival: str) -> str:
     """The values at which the order against a rival turns: ``72.6 TB/s (20 ms bf16)``."""
-    return listed(
-        [
-            f"{format_quantity(v, entry['unit'], 3)} ({ms(c['target_s'])} {c['attention']})"
-            for c in entry["cases"]
-            for v in (c.get("crossings") or {}).get(rival, ())
-        ]
-    )
+    return _values(entry, [(c, v) for c in entry["cases"] for v in (c.get("crossings") or {}).get(rival, ())])
+
+
+def _values(entry: Json, found: list[tuple[Json, float]]) -> str:
+    return listed([f"{format_quantity(v, entry['unit'], 3)} ({ms(c['target_s'])} {c['attention']})" for c, v in found])
 
 
 def stacked(summary: Json) -> Iterator[str]:
@@ -153,16 +151,20 @@ def stacked(summary: Json) -> Iterator[str]:
 
 
 def _turns(title: str, rival_title: str, singles: list[Json], rival: str) -> Iterator[str]:
-    """With which unknowns the order against a rival turns, at which values, and which change nothing."""
-    told = []
+    """With which unknowns the order against a rival turns, or serving begins, at which values; which change nothing."""
+    passes, begins = [], []
     for entry in singles:
         low, high = (format_quantity(v, entry["unit"], 3) for v in entry["range"])
+        head = f"{leaf(entry['parameter'])} ({low} to {high}) at "
         turns = _turning(entry, rival)
-        if turns:
-            told.append(f"{leaf(entry['parameter'])} ({low} to {high}) at {turns}")
+        starts = _values(entry, [(c, v) for c in entry["cases"] for v in c.get("serving", ())])
+        passes += [head + turns] if turns else []
+        begins += [head + starts] if starts else []
     still = [leaf(e["parameter"]) for e in singles if e["swing"] < 0.005]
-    if told:
-        yield f"{title} passes {rival_title}, or is passed, with {'; '.join(told)}."
+    if passes:
+        yield f"{title} passes {rival_title}, or is passed, with {'; '.join(passes)}."
+    if begins:
+        yield f"{title} begins or ceases to serve at all with {'; '.join(begins)}."
     if still:
         yield f"{title}: {listed(still)} change{'s' if len(still) == 1 else ''} nothing over the stated range."
 

@@ -43,6 +43,9 @@ NAMED = {
 OTHERS = 3
 SWING = 0.05
 
+#: A machine serves where it gives more than this [tokens/s per MW].
+SERVING = 1e-6
+
 #: Values per unknown.
 POINTS = 7
 
@@ -103,7 +106,8 @@ def sweep_machine(
     Returns:
         per entry: arch, parameter, unit, kind, value, range, values; metric and reference at ``main``; target_s,
         attention, context of it; ``swing`` (largest over the cases, of ln rate); note; and ``cases``, a row per
-        attention and target with metric, reference, ``crossings`` by rival.  The first entry's cases tell instead how
+        attention and target with metric, reference, ``crossings`` by rival and ``serving``, the values at which the
+        machine begins or ceases to serve at all.  The first entry's cases tell instead how
         the machine stands (feasible, tpot_s, batch, mapping, binding, limited_by, throttled, scan, floor_s,
         elasticities), its rates at the corners ``worst`` and ``best``, the share of the way to the worst at which a
         rival passes (``turns``), and which unknowns alone turn an order (``flips``).
@@ -127,6 +131,7 @@ def sweep_machine(
         cases = [
             _case(attention, target, rates[j], rivals[attention, target])
             | {"crossings": _crossings(sweep, u, grid, rates[j], rivals[attention, target])}
+            | {"serving": _crossings(sweep, u, grid, rates[j], {"": SERVING}).get("", [])}
             for (attention, target, sweep), rates in zip(sweeps, swept, strict=True)
         ]
         entry = _entry(question, arch, u.name, u.unit, u.kind, u.value, grid, cases, main)

@@ -3,8 +3,8 @@
 A variant is the machine with some leaves replaced; its rate is that of its best mapping at the largest admissible
 batch (`codesign.objective.compiled.solve_points`).  All mappings are screened on the machine as it is and with whole
 `GROUPS` of its unknowns at either end, the best of each kept: what makes quite another mapping best is above all how
-much fits and how dear a kernel or a collective is to start.  Against all mappings at all ends of all unknowns (Kimi K3
-at 515,000 tokens, five machines) that loses nothing at most of them and 3 % at the worst.
+much fits and how dear a kernel or a collective is to start.  In a trial against all mappings (Kimi K3 at 515,000
+tokens, four machines, every unknown at either end) that lost nothing at most of them and 3 % at the worst.
 """
 
 from collections.abc import Callable, Sequence

@@ -99,7 +99,7 @@ def frontier_figure(summary: Json, tables: Tables) -> Figure | None:
     labels = spread(named, bottom, top).encode(color=colour)
     place = alt.Y("place:Q", scale=heights, title=PER_MEGAWATT)
 
-    unseen = points.mark_point(opacity=0, size=1)
+    unseen = points.mark_point(opacity=0, size=1, clip=True)
     layers: list[alt.Chart] = [unseen.encode(x=below, y=y), unseen.encode(x=above, y=y)]
     band = alt.Chart(data("bands")).transform_filter(CASE)
     if tables["bands"]:
@@ -166,7 +166,7 @@ def mapping_figure(summary: Json, tables: Tables) -> Figure | None:
     chart = alt.layer(
         base.mark_line(clip=True, opacity=0.35).encode(x=below, y=y, order="tpot:Q", color=alt.value(GREY)),
         base.mark_point(clip=True, size=70).encode(x=bare, y=y, color=colour, tooltip=_tooltip()),
-        base.mark_point(opacity=0, size=1).encode(x=above, y=y),
+        base.mark_point(opacity=0, size=1, clip=True).encode(x=above, y=y),
     ).resolve_axis(x="independent")
     return Figure(
         name="mappings",

@@ -15,7 +15,7 @@ def power_drawn_figure(_: Json, tables: Tables) -> Figure | None:
     names = {
         "static": "#6b6f76",
         "lanes": "#4477aa",
-        "board": "#4477aa",
+        "board": "#9fb2cf",
         **LANE_COLOURS,
         "host, network, cooling": "#c9ccd1",
     }

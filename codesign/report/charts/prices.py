@@ -20,7 +20,7 @@ def elasticity_figure(summary: Json, tables: Tables) -> Figure | None:
     for label in designs_of(summary, rows):
         base = (
             alt.Chart(data("elasticities"))
-            .transform_filter(f"{PROBLEM} && datum.label === '{label}' && datum.rank <= {MOST}")
+            .transform_filter(f"{PROBLEM} && datum.label === '{label}' && datum.rank <= {MOST} && datum.size >= 0.005")
             .transform_calculate(
                 sign="datum.value > 0 ? 'more helps' : 'less helps'", text="format(datum.value, '+.2f')"
             )
@@ -68,7 +68,12 @@ def shadow_figure(summary: Json, tables: Tables) -> Figure | None:
     base = alt.Chart(data("shadow_prices")).transform_filter(f"{PROBLEM} && {SHOWN}")
     y = alt.Y("title:N", title=None, sort=None, axis=alt.Axis(ticks=False, domain=False, grid=True))
     offset = alt.YOffset("label:N", sort=[p.label for p in parts])
-    x = alt.X("high:Q", title="% tokens/s/MW per % of budget", axis=alt.Axis(format=".2~f", tickCount=6))
+    x = alt.X(
+        "high:Q",
+        title="% tokens/s/MW per % of budget",
+        scale=alt.Scale(padding=8),
+        axis=alt.Axis(format=".2~f", tickCount=6),
+    )
     colour = part_colour(parts)
     tooltip = [
         alt.Tooltip("label:N", title="design"),
@@ -78,10 +83,12 @@ def shadow_figure(summary: Json, tables: Tables) -> Figure | None:
     ]
     chart = alt.layer(
         base.mark_rule(strokeWidth=3, opacity=0.5).encode(x=x, x2="low:Q", y=y, yOffset=offset, color=colour),
-        base.mark_point(shape="triangle-right", size=75).encode(
+        base.mark_point(shape="triangle-right", size=110).encode(
             x="low:Q", y=y, yOffset=offset, color=colour, tooltip=tooltip
         ),
-        base.mark_point(shape="triangle-left", size=75).encode(x=x, y=y, yOffset=offset, color=colour, tooltip=tooltip),
+        base.mark_point(shape="triangle-left", size=110).encode(
+            x=x, y=y, yOffset=offset, color=colour, tooltip=tooltip
+        ),
     )
     return Figure(
         name="shadow_prices",

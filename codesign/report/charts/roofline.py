@@ -64,9 +64,9 @@ def roofline_figure(_: Json, tables: Tables) -> Figure | None:
     return Figure(
         name="roofline",
         title="Roofline of the operations",
-        caption="Area of a point is its share of the pass, colour what binds it. Roofs are the rates that the model "
-        "lets kernels "
-        "achieve, per dtype; a point below its roof waits for another lane, for latency, or has too few rows.",
+        caption="Area of a point is its share of the pass, colour what binds it. Roofs are peak rates, per dtype; a "
+        "point "
+        "below its roof waits for another lane or for latency, has too few rows, or meets the kernels' efficiency.",
         panels=(panel(chart, 380),),
         scope="part",
     )

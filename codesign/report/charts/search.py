@@ -33,7 +33,7 @@ def search_figure(summary: Json, tables: Tables) -> Figure | None:
     parts = [p for p in parts_of(summary) if p.optimum]
     colour, shape = part_colour(parts), part_shape(parts)
     panels: list[Spec] = []
-    gap = alt.Axis(format="~e", tickCount=5)
+    gap = alt.Axis(values=[10.0**k for k in range(-12, 3)], format="~e")
     if tables["convergence"]:
         curve = alt.Chart(data("convergence")).transform_filter(f"{PROBLEM} && {SHOWN}")
         curve = curve.transform_calculate(drawn=f"max(datum.gap, {FLOOR})")

@@ -41,10 +41,10 @@ def waterfall_figure(_: Json, tables: Tables) -> Figure | None:
             text="format(datum.exposed * 1000, ',.3~r') + ' µs, ' + format(datum.exposed / datum.whole, '.1%')",
             side="datum.exposed > 0.4 * datum.whole ? 'inside' : datum.end < 0.68 * datum.whole ? 'after' : 'before'",
             centre="datum.end - datum.exposed / 2",
-            ink="indexof(['vector', 'latency', 'waiting'], datum.bound) >= 0 ? '#1b1f24' : 'white'",
+            ink="indexof(['vector', 'waiting'], datum.lane) >= 0 ? '#1b1f24' : 'white'",
         )
     )
-    lane = lane_colour()
+    lane = lane_colour("lane")
     scale = alt.Scale(domain=list(LANE_COLOURS), range=list(LANE_COLOURS.values()))
     tooltip = [
         alt.Tooltip("name:N", title="operation"),
@@ -64,7 +64,7 @@ def waterfall_figure(_: Json, tables: Tables) -> Figure | None:
         .encode(x="middle:Q", x2="end:Q", y=_y(), color=alt.Color("floor:N", scale=scale), tooltip=tooltip),
         steps.transform_filter("datum.hidden > 0")
         .mark_bar(fillOpacity=0.12, strokeDash=[3, 2], strokeWidth=1)
-        .encode(x="end:Q", x2="behind:Q", y=_y(), color=lane, stroke=alt.Stroke("bound:N", scale=scale, legend=None)),
+        .encode(x="end:Q", x2="behind:Q", y=_y(), color=lane, stroke=alt.Stroke("lane:N", scale=scale, legend=None)),
         steps.transform_filter("datum.side === 'after'")
         .mark_text(align="left", dx=5)
         .encode(x="behind:Q", y=_y(), text="text:N"),

@@ -10,14 +10,18 @@ from codesign.report.summary import Json
 TERM_COLOURS = ["#4477aa", "#66ccee", "#ee6677", "#ccbb44", "#9a9a9a", "#aa3377", "#228833", "#bbbbbb"]
 
 
+def _names(grid: bool) -> alt.Axis:
+    return alt.Axis(ticks=False, domain=False, grid=grid, labelLimit=alt.ExprRef("narrow ? 170 : 340"))
+
+
 def check_figure(_: Json, tables: Tables) -> Figure | None:
     """Predicted over published."""
     rows = [r for r in tables["checks"] if r["ratio"]]
     if not rows:
         return None
-    far = max(2.0, *(max(r["ratio"], 1 / r["ratio"]) for r in rows)) * 1.15
+    far = max(2.0, *(max(r["ratio"], 1 / r["ratio"]) for r in rows)) * 1.35
     base = alt.Chart(data("checks")).transform_filter("isValid(datum.ratio)")
-    y = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(ticks=False, domain=False, grid=True))
+    y = alt.Y("name:N", title=None, sort=None, axis=_names(grid=True))
     scale = alt.Scale(type="log", domain=[1 / far, far], nice=False)
     x = alt.X(
         "ratio:Q",
@@ -53,7 +57,7 @@ def check_figure(_: Json, tables: Tables) -> Figure | None:
 def _terms_panel() -> Spec:
     """What the predicted pass of each point waits for, against the pass that the published rate implies."""
     base = alt.Chart(data("check_terms"))
-    y = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(ticks=False, domain=False))
+    y = alt.Y("name:N", title=None, sort=None, axis=_names(grid=False))
     chart = alt.layer(
         base.mark_bar(height=14).encode(
             x=alt.X("sum(ms):Q", title="one pass [ms]; the stroke is what the published rate implies", stack="zero"),

@@ -14,8 +14,12 @@ from codesign.report.summary import (
     optimum_key,
     part,
     problem_key,
+    problems,
 )
 from codesign.report.words import mapping_words, plain
+
+#: Kinds of source that a result is said to rest on.
+UNSURE = ("rumour", "assumption", "estimate")
 
 
 def interval(entry: Json) -> tuple[float | None, float | None]:
@@ -31,13 +35,13 @@ def answers(summary: Json) -> list[dict[str, Any]]:
     """Rows: case, problem, target [ms], part, label, optimum, status, feasible, value [tokens/s/MW], low, high, rank,
     of_best (value over the best feasible one's), tpot [ms], least_tpot [ms], per_chip, per_user, per_megawatt_drawn,
     dollars, joules, board_w, provisioned_w, batch, mapping (in words), degrees (as a table), limited_by,
-    missing, kinds (of its inputs that no datasheet states).
+    missing, kinds (`UNSURE` ones among its inputs).
 
     An optimum stands with its buildable design, as far as it was found; ``relaxed`` is its value before rounding.
     """
     looks = {p.key: p for p in parts_of(summary)}
     rows: list[dict[str, Any]] = []
-    for problem in items(summary, "problems"):
+    for problem in problems(summary):
         here = [_row(problem, looks[key], entry) for key, entry in candidates(problem)]
         here.sort(key=lambda r: (r["value"] is None, -(r["value"] or 0.0), r["least_tpot"] or 1e9, r["label"]))
         best = next((r["value"] for r in here if r["value"]), None)
@@ -81,24 +85,25 @@ def _row(problem: Json, look: Any, entry: Json) -> dict[str, Any]:
         "degrees": part(made, "mapping"),
         "limited_by": entry.get("limited_by") or "",
         "missing": entry.get("missing") or "",
-        "kinds": ", ".join(k for k in items(entry, "kinds") if k != "datasheet"),
+        "kinds": ", ".join(k for k in items(entry, "kinds") if k in UNSURE),
     }
 
 
 def matrix(summary: Json) -> list[dict[str, Any]]:
-    """One row per problem: the best optimum against the best machine of the catalog.
+    """One row per problem: the best optimum against the best existing part of the catalog, and the best hypothetical.
 
-    Rows: case, problem, target [ms], design, value, low, high, range (in words), technology, machine, machine_value,
-    machine_status, machine_kinds, gain (value over machine_value), limited_by, active (constraints that bind, in
-    words), runner_up, runner_up_of_best, note.
+    Rows: case, problem, target [ms], design, value, low, high, range (in words), part, machine, machine_value,
+    machine_status, machine_kinds, supposed and supposed_value (of hypothetical parts), gain (value over machine_value),
+    limited_by, active (constraints that bind, in words), runner_up, runner_up_of_best, note.
     """
     rows = answers(summary)
     found = []
-    for problem in items(summary, "problems"):
+    for problem in problems(summary):
         key = problem_key(problem)
         here = [r for r in rows if r["problem"] == key and r["value"]]
         design = next((r for r in here if r["optimum"]), None)
-        machine = next((r for r in here if not r["optimum"]), None)
+        machine = next((r for r in here if not r["optimum"] and r["status"] != "hypothetical"), None)
+        supposed = next((r for r in here if not r["optimum"] and r["status"] == "hypothetical"), None)
         entry = next((e for k, e in candidates(problem) if design and k == design["part"]), None)
         runner = next((r for r in here if r["optimum"] and r is not design), None)
         found.append(
@@ -116,6 +121,8 @@ def matrix(summary: Json) -> list[dict[str, Any]]:
                 "machine_value": machine and machine["value"],
                 "machine_status": machine and machine["status"],
                 "machine_kinds": machine and machine["kinds"],
+                "supposed": supposed and supposed["label"],
+                "supposed_value": supposed and supposed["value"],
                 "gain": design["value"] / machine["value"] if design and machine else None,
                 "limited_by": design["limited_by"] if design else "out of reach",
                 "active": ", ".join(words(str(a)) for a in items(entry, "active_constraints")),
@@ -134,7 +141,7 @@ def same_technology(summary: Json) -> list[dict[str, Any]]:
     """
     rows = answers(summary)
     found = []
-    for problem in items(summary, "problems"):
+    for problem in problems(summary):
         key = problem_key(problem)
         built_with = {m["arch"]: m.get("memory_technology") for m in items(problem, "machines")}
         here = [r for r in rows if r["problem"] == key]

@@ -6,7 +6,7 @@ from typing import Any
 
 from codesign.glossary import describe
 from codesign.report.style import parts_of, words
-from codesign.report.summary import Json, case_of, items, metric, number, optimum_key, part, problem_key
+from codesign.report.summary import Json, case_of, items, metric, number, optimum_key, part, problem_key, problems
 
 #: Prefixes by which a column of values is scaled for its axis.
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
@@ -18,7 +18,7 @@ AT_BOUND = 0.005
 def designs(summary: Json) -> Iterator[tuple[Json, Any, Json]]:
     """Problem, look and design of every feasible design."""
     looks = {p.key: p for p in parts_of(summary)}
-    for problem in items(summary, "problems"):
+    for problem in problems(summary):
         for design in items(problem, "designs"):
             if design.get("feasible", True) and part(design, "metrics"):
                 yield problem, looks[optimum_key(design["technology"])], design

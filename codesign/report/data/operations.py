@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from codesign.report.style import LANE_NAMES, spread
-from codesign.report.summary import Json, candidates, case_of, items, metric, number, part, problem_key
+from codesign.report.summary import Json, candidates, case_of, items, metric, number, part, problem_key, problems
 
 LANES = ("memory", "tensor", "vector", "scale_up", "scale_out")
 
@@ -27,15 +27,15 @@ NAMED = 8
 
 def passes(summary: Json) -> Iterator[tuple[Json, str, Json]]:
     """Problem, part and entry of every answer that lists its operations."""
-    for problem in items(summary, "problems"):
+    for problem in problems(summary):
         for key, entry in candidates(problem):
             if items(entry, "operations") and metric(entry, "tpot_s"):
                 yield problem, key, entry
 
 
 def operations(summary: Json, small: float = SMALL) -> list[dict[str, Any]]:
-    """Rows: case, problem, part, order, name, layers, bound, dtype, time, latency, hidden, lane times [ms], share,
-    flop, bytes, joules (per output token).
+    """Rows: case, problem, part, order, name, layers, bound, lane (the longest), dtype, time, latency, hidden and lane
+    times [ms], share, flop, bytes, joules (per output token).
 
     Args:
         summary: of a study.
@@ -68,7 +68,7 @@ def _pass(entry: Json, small: float) -> list[dict[str, Any]]:
         name = "power limit" if m.get("throttled") else "pipeline waiting"
         rows.append(
             _blank(len(found) + 1, name)
-            | {"bound": LANE_NAMES["wait"], "time": waiting, "share": waiting / whole / 1e3}
+            | {"bound": LANE_NAMES["wait"], "lane": LANE_NAMES["wait"], "time": waiting, "share": waiting / whole / 1e3}
         )
     rows += _standing(found, m)
     return rows
@@ -84,6 +84,7 @@ def _row(i: int, op: Json, whole: float, per_token: float | None) -> dict[str, A
         "layers": number(op.get("layers")) or 1.0,
         "bound": LANE_NAMES.get(op.get("bound_by") or "", op.get("bound_by") or ""),
         "dtype": op.get("dtype") or "",
+        "lane": LANE_NAMES[max(LANES, key=lambda lane: number(lanes.get(lane)) or 0.0)],
         "time": time * 1e3,
         "latency": (number(op.get("latency_s")) or 0.0) * 1e3,
         "hidden": hidden * 1e3,
@@ -97,7 +98,16 @@ def _row(i: int, op: Json, whole: float, per_token: float | None) -> dict[str, A
 
 def _blank(order: int, name: str) -> dict[str, Any]:
     numbers = dict.fromkeys(("time", "latency", "hidden", *LANES, "share", "flop", "bytes"), 0.0)
-    return {"order": order, "name": name, "layers": 0.0, "bound": "", "dtype": "", **numbers, "joules": None}
+    return {
+        "order": order,
+        "name": name,
+        "layers": 0.0,
+        "bound": "",
+        "lane": "",
+        "dtype": "",
+        **numbers,
+        "joules": None,
+    }
 
 
 def _merged(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -108,6 +118,7 @@ def _merged(rows: list[dict[str, Any]]) -> dict[str, Any]:
     bounds: dict[str, float] = {}
     for r in rows:
         bounds[r["bound"]] = bounds.get(r["bound"], 0.0) + r["time"]
+    one["lane"] = LANE_NAMES[max(LANES, key=lambda lane: one[lane])]
     joules = [r["joules"] for r in rows if r["joules"] is not None]
     return one | {"bound": max(bounds, key=lambda b: bounds[b]), "joules": sum(joules) if joules else None}
 
@@ -125,17 +136,18 @@ def _standing(found: list[dict[str, Any]], m: Json) -> list[dict[str, Any]]:
 
 
 def ceilings(summary: Json) -> list[dict[str, Any]]:
-    """Rooflines, as achieved in the model: rows of case, problem, part, roof, intensity [FLOP/B], rate [FLOP/s].
+    """Rooflines at peak: rows of case, problem, part, roof, intensity [FLOP/B], rate [FLOP/s], ridge.
 
-    A roof rises with the memory's achieved bandwidth and levels at the achieved rate of one dtype; both are work over
-    lane time of the operations themselves, so the best that any operation of the pass reached.
+    A roof rises with the bandwidth of the memory and levels at the arithmetic rate of one dtype.  Both are taken from
+    the operations themselves, as work over lane time and the lane's efficiency, so that they are the rates that the
+    times were made with; where an efficiency is not told the best that any operation achieved stands for the peak.
     """
     rows: list[dict[str, Any]] = []
     for problem, key, entry in passes(summary):
         ops = items(entry, "operations")
-        memory = max((_rate(op, "memory_bytes", "memory") for op in ops), default=0.0)
+        memory = max((_peak(op, "memory_bytes", "memory") for op in ops), default=0.0)
         for dtype in dict.fromkeys(op.get("dtype") for op in ops if op.get("dtype")):
-            peak = max(_rate(op, "tensor_flop", "tensor") for op in ops if op.get("dtype") == dtype)
+            peak = max(_peak(op, "tensor_flop", "tensor") for op in ops if op.get("dtype") == dtype)
             if not memory or not peak:
                 continue
             ridge = peak / memory
@@ -147,9 +159,10 @@ def ceilings(summary: Json) -> list[dict[str, Any]]:
     return rows
 
 
-def _rate(op: Json, work: str, lane: str) -> float:
+def _peak(op: Json, work: str, lane: str) -> float:
     amount, time = number(op.get(work)) or 0.0, number(part(op, "lane_time_s").get(lane)) or 0.0
-    return amount / time if time > 0 else 0.0
+    efficiency = number(part(op, "efficiency").get(lane)) or 1.0
+    return amount / (time * efficiency) if time > 0 else 0.0
 
 
 def rate_domain(roofs: list[dict[str, Any]]) -> tuple[float, float]:

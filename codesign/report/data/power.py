@@ -3,7 +3,7 @@
 from typing import Any
 
 from codesign.report.data.operations import LANES, passes
-from codesign.report.style import LANE_NAMES, parts_of
+from codesign.report.style import LANE_NAMES, parts_of, words
 from codesign.report.summary import Json, case_of, items, metric, number, part, problem_key
 
 #: The work of an operation on each lane, and the lane's energy per unit of it.
@@ -29,7 +29,7 @@ def power_table(summary: Json) -> list[dict[str, Any]]:
             "ratio": number(r.get("ratio")),
             "fitted": bool(r.get("fitted")),
             "source": r.get("source") or "",
-            "regime": r.get("regime") or "",
+            "regime": words(str(r.get("regime") or "")),
         }
         for r in items(summary, "power_table")
     ]
