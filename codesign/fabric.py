@@ -57,6 +57,18 @@ def all_gather(name: str, payload: Number, group: Number, machine: Machine) -> R
     )
 
 
+def gather_scatter(name: str, payload: Number, group: Number, machine: Machine) -> Row:
+    """Gather queries before, and reduce-scatter partial results after, work that is split by context.
+
+    Of ``payload`` bytes (queries of all heads and partial results of all heads, per instance) each chip sends
+    ``(G - 1)/G``: its share of the queries to every other chip, and to each its share of the partial results.
+    Latency as `all_reduce`: one kernel's set-up and two one-way hops.
+    """
+    return all_reduce(name, 0.0, group, machine)._replace(
+        **{k: v for k, v in all_gather(name, payload, group, machine)._asdict().items() if k.startswith("scale_")}
+    )
+
+
 def all_to_all(name: str, sent: Number, group: Number, machine: Machine) -> Row:
     """One leg (dispatch or combine) of an exchange in which this chip sends ``sent`` bytes to its group.
 

@@ -56,7 +56,7 @@ def _choices(given: int | None, options: Iterable[int]) -> list[int]:
 
 def tensor_limit(model: Model) -> int:
     """Most ways that the heads of every attention layer split over TP: their greatest common divisor."""
-    return gcd(*(layer.heads for _, layer in model.blocks if hasattr(layer, "heads")))
+    return gcd(*(getattr(layer, "heads", 0) for _, layer in model.blocks))
 
 
 def legal(model: Model, pp: int, tp: int, dp: int, ep: int) -> str | None:
@@ -67,7 +67,7 @@ def legal(model: Model, pp: int, tp: int, dp: int, ep: int) -> str | None:
         return f"pp {pp} exceeds the model's {sum(len(g) for g in model.layers)} layers"
     if tensor_limit(model) % tp:
         return f"tp {tp} does not divide the model's {tensor_limit(model)} heads"
-    for kv in sorted({layer.kv_heads for _, layer in model.blocks if hasattr(layer, "kv_heads")}):
+    for kv in sorted({getattr(layer, "kv_heads", tp) for _, layer in model.blocks}):
         if kv % tp and tp % kv:
             return f"tp {tp} neither divides the model's {kv} KV heads nor is a multiple of them"
     try:

@@ -296,6 +296,11 @@ def stages(model: Model, pp: int) -> Stages:
     return Stages(table, multiplicity, tuple(len(run) for run in runs))
 
 
+def _covers(other: np.ndarray, row: np.ndarray, first: bool) -> bool:
+    """Whether a stage costs at least what another does, whatever its blocks cost; of two alike, the first."""
+    return bool(np.all(other >= row) and (first or np.any(other > row)))
+
+
 @lru_cache(maxsize=1024)
 def stage_table(model: Model, pp: int) -> np.ndarray:
     """The stages of `stages` that can be the fullest, (`WIDEST`, blocks + 1).
@@ -308,8 +313,8 @@ def stage_table(model: Model, pp: int) -> np.ndarray:
     kept = [
         row
         for i, row in enumerate(rows)
-        if i == 0 or not any(np.all(other >= row) and (np.any(other > row) or j < i) for j, other in enumerate(rows) if j != i)
-    ]  # fmt: skip
+        if i == 0 or not any(j != i and _covers(other, row, j < i) for j, other in enumerate(rows))
+    ]
     if len(kept) > WIDEST:
         raise CodesignError(
             f"{pp} stages of {model.name} have {len(kept)} compositions that could be the fullest",

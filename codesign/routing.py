@@ -4,9 +4,11 @@ Each token chooses ``k`` of ``E`` experts without replacement, independently of 
 popularity ``(e + 1)^-skew``; experts lie on the ranks at random, :math:`\lceil E/R \rceil` or
 :math:`\lfloor E/R \rfloor` on each.  The pass waits for the fullest rank, so its expected routes and distinct experts
 are needed, and their derivatives.  The expectation of a maximum has no closed form; what stands here is elementwise,
-smooth almost everywhere (kinks: caps, and whole-number steps of ``E/R``) and was fitted to the order statistics of
-`codesign.routing_reference` by `codesign.tools.fit_routing`: routes within 3 % for uniform routing with 0.005 to 1e5
-routes per rank on 2 to 1,152 ranks.
+smooth almost everywhere (kinks: caps, and whole-number steps of ``E/R``) and was fitted by
+`codesign.tools.fit_routing` to the order statistics of `codesign.routing_reference` over 0.005 to 1e5 routes per rank
+on 2 to 1,152 ranks.  Uniform: median error 0.15 %, routes within 3 %, distinct experts within 3 % but for odd layouts
+of three or four experts per rank (4.5 % at 896 experts on 288 ranks).  Skewed up to 1.3, against sampled tokens: median
+0.5 %, 99 % of points within 3.7 %, worst 10 % (2 to 4 tokens on nearly as many ranks as experts; 8 experts on 6 ranks).
 
 Left out: tokens of one request that route alike (real batches hit fewer distinct experts), copies of popular experts,
 capacity factors, and the correlation that group-limited routing adds within a rank.

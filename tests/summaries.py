@@ -101,6 +101,7 @@ def operations(machine: dict[str, float], batch: float, context: float, wide: fl
                 "bound_by": max(waits, key=lambda lane: waits[lane]),
                 "time_s": time,
                 "lane_time_s": lanes,
+                "efficiency": {"memory": 0.85, "tensor": 0.6, "vector": 0.6, "scale_up": 0.8, "scale_out": 1.0},
                 "hidden_s": 0.5 * time if name == "moe.shared" else 0.0,
                 "latency_s": latency,
                 "memory_bytes": work["memory"],

@@ -182,10 +182,13 @@ def test_states_split_by_head() -> None:
 
 
 def test_context_merge_of_kimi_k3() -> None:
-    # 96 heads x (2 x 512 + 64) in BF16 are 208,896 bytes per token and layer; a ring of two sends them once.
+    # 96 heads x (2 x 512 + 64) in BF16 are 208,896 bytes per token and layer. Of eight chips each sends its 12 heads'
+    # queries (576 wide) to seven others, and to each of them the partial results (512 wide) of that one's 12 heads.
     layer, p = block("kimi-k3", "mla"), precision("kimi-k3")
-    rows = {r.name: r for r in layer.rows(step(machine(), p, batch=3.0, tp=2, context=True), 7168)}
-    assert float(rows["context_merge"].scale_up) == pytest.approx(3 * 208_896)
+    rows = {r.name: r for r in layer.rows(step(machine(), p, batch=3.0, tp=8, context=True), 7168)}
+    by_hand = 3 * 2 * (7 * 12 * 576 + 7 * 12 * 512)
+    assert by_hand == 3 * 208_896 * 7 / 8
+    assert float(rows["context_merge"].scale_up) == pytest.approx(by_hand)
     rows = {r.name: r for r in layer.rows(step(machine(), p, batch=3.0, tp=2), 7168)}
     assert float(rows["context_merge"].scale_up) == float(rows["context_merge"].latency) == 0.0
 

@@ -103,9 +103,27 @@ def test_a_pipeline_that_waits_or_throttles_is_told_as_such(summary):
 def test_roofs_are_the_rates_of_the_machine(summary, rows):
     here = [r for r in rows["ceilings"] if (r["problem"], r["part"]) == (PROBLEM, PART)]
     flat = {r["roof"]: r["rate"] for r in here if not r["ridge"] and r["intensity"] > 1}
-    assert flat == pytest.approx({"BF16": 0.6 * 3.35e15, "FP8": 0.6 * 6.7e15})
+    assert flat == pytest.approx({"BF16": 3.35e15, "FP8": 6.7e15})
     slope = next(r["rate"] / r["intensity"] for r in here if r["intensity"] == 0.1)
-    assert slope == pytest.approx(0.85 * 22e12)
+    assert slope == pytest.approx(22e12)
+
+
+def test_a_step_is_coloured_by_its_longest_lane_even_where_latency_binds(summary):
+    found = {r["name"]: r for r in operations(summary, 0.0) if (r["problem"], r["part"]) == (PROBLEM, PART)}
+    assert (found["moe.sort"]["bound"], found["moe.sort"]["lane"]) == ("latency", "memory")
+    assert found["mla.scan"]["bound"] == found["mla.scan"]["lane"]
+
+
+def test_the_best_existing_part_is_told_apart_from_hypothetical_ones(summary):
+    changed = json.loads(json.dumps(summary))
+    for problem in changed["problems"]:
+        for m in problem["machines"]:
+            if m["arch"] == "jalapeno":
+                m["status"] = "hypothetical"
+    row = next(r for r in tables(changed)["matrix"] if r["problem"] == PROBLEM)
+    assert (row["machine"], row["supposed"]) == ("Vera Rubin NVL72", "OpenAI Jalapeno (128 local)")
+    assert row["gain"] == pytest.approx(row["value"] / row["machine_value"])
+    assert row["supposed_value"] > row["machine_value"]
 
 
 def test_power_drawn_adds_up_to_all_in(summary, rows):

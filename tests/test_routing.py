@@ -350,7 +350,7 @@ def test_impossible_routing_is_refused():
         expected_distinct(4.0, 8, 9)
     with pytest.raises(CodesignError, match="top_groups"):
         expected_ranks_grouped(256, 40, 8.0, 8, 1)
-    with pytest.raises(CodesignError, match="0 to 1.5"):
+    with pytest.raises(CodesignError, match=r"0 to 1\.5"):
         fullest_rank_routes(4.0, 256, 8, 8.0, 2.0)
 
 

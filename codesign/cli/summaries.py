@@ -58,7 +58,11 @@ def _design(design: Mapping[str, Any] | None) -> list[Cell]:
 
 def _machine(problem: Mapping[str, Any]) -> list[Cell]:
     """The best existing machine at the same target, and what the mix gains over it."""
-    able = [m for m in problem.get("machines") or () if m.get("feasible") and m.get("metrics")]
+    able = [
+        m
+        for m in problem.get("machines") or ()
+        if m.get("feasible") and m.get("metrics") and m.get("status") != "hypothetical"
+    ]
     if not able:
         return ["none reaches it", None, None]
     best = max(able, key=lambda m: m["metrics"]["tokens_per_s_per_megawatt"])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from codesign.fabric import all_gather, all_reduce
+from codesign.fabric import all_gather, all_reduce, gather_scatter
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
 from codesign.layers.spans import clipped_mean, union_read
@@ -191,7 +191,7 @@ class Compressed:
                 vector=scores * (exp + 4.0) + 16.0 * t * queries + t * made * (exp + 4.0),
                 launches=3.0 if self.ratio else 2.0,
             ),
-            all_reduce(
+            gather_scatter(
                 "context_merge",
                 step.context_split * 2.0 * t * self.heads * self.width * p.bytes["activation"],
                 jnp.where(split, step.tp, 1.0),

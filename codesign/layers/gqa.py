@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from codesign.fabric import all_reduce
+from codesign.fabric import all_reduce, gather_scatter
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
 from codesign.layers.spans import chunk_mean, chunk_read
@@ -167,7 +167,7 @@ class GQA:
             ),
         ]
         rows.append(
-            all_reduce(
+            gather_scatter(
                 "context_merge",
                 step.context_split * t * self.heads * width * p.bytes["activation"],
                 jnp.where(step.context_split > 0.5, step.tp, 1.0),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from codesign.fabric import all_reduce
+from codesign.fabric import all_reduce, gather_scatter
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
 
@@ -90,7 +90,7 @@ class MLA:
                 vector=scores * (step.machine.exponential_ops + 4.0) + 8.0 * t * (self.q_rank or hidden),
                 launches=2.0,
             ),
-            all_reduce(
+            gather_scatter(
                 "context_merge",
                 step.context_split * t * self.heads * (2 * self.kv_rank + self.rope) * p.bytes["activation"],
                 jnp.where(step.context_split > 0.5, step.tp, 1.0),

@@ -4,7 +4,8 @@ TPOT grows with the batch, so the largest admissible batch is the smaller of two
 (closed form) and the root of ``TPOT(B) = target``.  The root is bracketed and found by the Anderson-Bjorck variant of
 false position with a fixed number of steps, the first of which take the geometric mean of a bracket that is wide: where
 memory would hold thousands of sequences and experts saturate at a few, secants crawl.  Both ends of the bracket and the
-result are evaluated by the same loop, so that the model is compiled once.  Its derivative (implicit function theorem) is taken in `codesign.objective.gradient`.
+result are evaluated by the same loop, so that the model is compiled once.  Its derivative (implicit function theorem)
+is taken in `codesign.objective.gradient`.
 """
 
 from typing import NamedTuple
@@ -23,7 +24,7 @@ from codesign.precision import Precision
 from codesign.residency import batch_that_fits, residency
 
 #: Steps of the root finder; of these the first few halve a bracket in the logarithm while its ends are a factor apart.
-STEPS, HALVINGS, WIDE = 12, 3, 8.0
+STEPS, HALVINGS, WIDE = 15, 3, 8.0
 
 
 class Batch(NamedTuple):

@@ -145,7 +145,7 @@ POWER = Table(
         Column("ratio", "formula / published", "ratio"),
         Column("fitted", "fitted on it", "flag"),
         Column("regime", "set by"),
-        Column("source", "source"),
+        Column("source", "source", "words"),
     ),
 )
 
@@ -159,7 +159,7 @@ CHECKS = Table(
         Column("unit", "unit"),
         Column("ratio", "predicted / published", "ratio"),
         Column("terms", "which terms make the difference", "long"),
-        Column("source", "source"),
+        Column("source", "source", "words"),
     ),
 )
 

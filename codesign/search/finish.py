@@ -4,8 +4,11 @@ Optima sit on kinks (balanced regimes of power, a batch limited twice, a domain 
 single gradient vanishes.  Gradients sampled a hair's breadth around the point stand for all pieces active there
 (gradient sampling, Burke, Lewis and Overton 2005).  Each step solves the linear programme
 
-.. math:: \max_{d,t}\; t - c\,\sigma \quad t \le f_i + p_i^T(x + d - y_i),\;
+.. math:: \max_{d,t}\; t - c\,\sigma - \tfrac12 d^T H d \quad t \le f_i + p_i^T(x + d - y_i),\;
           g_{ij} + G_{ij}^T(x + d - y_i) \le \sigma,\; |d|_\infty \le r
+
+with the quadratic as the maximum of a few of its tangents along each eigenvector of :math:`H`, the curvature of the
+smooth piece: without it the steps zigzag across a valley, and variables that move nothing wander.
 
 At the end the KKT residual is the least norm of a convex combination of the sampled gradients minus the budgets'
 multipliers, in log variables of a log objective, projected on the bounds.  The multipliers are the shadow prices: the
@@ -28,6 +31,12 @@ NEAR = 1e-5
 
 #: KKT residual at which a search is content.
 GOAL = 5e-4
+
+#: Least curvature of any direction, by squares of log variables: what moves nothing stays where it is.
+FLAT = 0.01
+
+#: Where the tangents of a quadratic touch it, as shares of the radius, on either side.
+TANGENTS = (0.01, 0.03, 0.1, 0.25, 0.5, 0.8)
 
 #: A budget counts as active within this relative distance.
 ACTIVE = 1e-4
@@ -88,24 +97,44 @@ def _sample(problem: Problem, space: Space, x: np.ndarray, mapping: int, width: 
     return _Samples(y, p.score, p.gradient, built.budgets, built.budgets_by_x, np.asarray(p.scored.by_target))
 
 
+def _curvature(s: _Samples) -> tuple[np.ndarray, np.ndarray]:
+    """How the score bends down around ``x``: curvatures (variables,), at least `FLAT`, and their directions in rows.
+
+    By differences of the sampled gradients; of the two sides of a variable the one with the smaller difference, since a
+    kink lies on one side at most of a point that is not on it.
+    """
+    x, n = s.y[0], s.y.shape[1]
+    bend = np.zeros((n, n))
+    for i in range(n):
+        moved = [(row, s.y[row, i] - x[i]) for row in (1 + i, 1 + n + i)]
+        sides = [(s.gradient[row] - s.gradient[0]) / by for row, by in moved if by != 0.0]
+        bend[i] = min(sides, key=lambda side: float(np.abs(side).sum()), default=bend[i])
+    down, directions = np.linalg.eigh(-0.5 * (bend + bend.T))
+    return np.maximum(down, FLAT), directions.T
+
+
 def _step(s: _Samples, space: Space, radius: float) -> tuple[np.ndarray, float]:
-    """The best step by the linear programme over (d, t, sigma), and the score that it promises."""
-    x = s.y[0]
-    n, k = len(x), len(s.y)
-    rows, right = [], []
-    for i in range(k):
-        rows.append(np.concatenate([-s.gradient[i], [1.0, 0.0]]))
-        right.append(s.score[i] + s.gradient[i] @ (x - s.y[i]) - s.score[0])
-    for i in range(k):
-        for j in range(s.g.shape[1]):
-            if s.g[i, j] < -0.5:
-                continue
-            rows.append(np.concatenate([s.g_by_x[i, j], [0.0, -1.0]]))
-            right.append(-(s.g[i, j] + s.g_by_x[i, j] @ (x - s.y[i])))
+    """The best step by the linear programme over (d, t, sigma, one quadratic per direction), and what it promises."""
+    x, n = s.y[0], s.y.shape[1]
+    down, directions = _curvature(s)
+    pieces = np.hstack([-s.gradient, np.tile([1.0, 0.0], (len(s.y), 1)), np.zeros((len(s.y), n))])
+    ahead = s.score + np.einsum("ij,ij->i", s.gradient, x - s.y) - s.score[0]
+    i, j = np.nonzero(s.g >= -0.5)
+    slopes = s.g_by_x[i, j]
+    budgets = np.hstack([slopes, np.tile([0.0, -1.0], (len(i), 1)), np.zeros((len(i), n))])
+    room = -(s.g[i, j] + np.einsum("ij,ij->i", slopes, x - s.y[i]))
+    at = radius * np.concatenate([TANGENTS, -np.array(TANGENTS)])
+    bends = [
+        np.concatenate([h * d * v, [0.0, 0.0], -e])
+        for h, v, e in zip(down, directions, np.eye(n), strict=True)
+        for d in at
+    ]
+    touch = [0.5 * h * d * d for h in down for d in at]
     low, high = np.maximum(space.lo - x, -radius), np.minimum(space.hi - x, radius)
-    box = [*zip(low, np.maximum(high, low), strict=True), (None, None), (0.0, None)]
-    cost = np.concatenate([np.zeros(n), [-1.0, PENALTY]])
-    found = linprog(cost, A_ub=np.array(rows), b_ub=np.array(right), bounds=box, method="highs")
+    box = [*zip(low, np.maximum(high, low), strict=True), (None, None), (0.0, None), *[(0.0, None)] * n]
+    cost = np.concatenate([np.zeros(n), [-1.0, PENALTY], np.ones(n)])
+    rows, right = np.vstack([pieces, budgets, *bends]), np.concatenate([ahead, room, touch])
+    found = linprog(cost, A_ub=rows, b_ub=right, bounds=box, method="highs")
     return (found.x[:n], s.score[0] - float(found.fun)) if found.status == 0 else (np.zeros(n), -np.inf)
 
 

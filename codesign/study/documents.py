@@ -118,5 +118,6 @@ def machine_document(case: Case, found: Evaluation) -> dict[str, Any]:
         "arch": case.arch, "title": case.system.system.title, "status": case.system.system.status,
         "memory_technology": case.system.accelerator.memory, "feasible": found.feasible,
         "least_tpot_s": d["margin"].get("least_tpot_s"), "missing": missing, "kinds": sorted(d["rests_on"]),
+        "machine": _numbers(case.machine),
         **{k: d[k] for k in ("mapping", "request", "metrics", "limited_by", "binding", "operations", "memory")},
     }  # fmt: skip

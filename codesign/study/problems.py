@@ -180,7 +180,8 @@ class Solver:
             for m in machines
             if m["feasible"] and m["status"] != "hypothetical"
         ]
-        gain = best["metrics"]["tokens_per_s_per_megawatt"] / max(rivals) if best and rivals else None
+        told = (best and best["rounded"]) or best  # what can be built, where a neighbour of the optimum can
+        gain = told["metrics"]["tokens_per_s_per_megawatt"] / max(rivals) if told and rivals else None
         return {
             "id": spec.id, "context": spec.context, "precision": spec.precision, "target_s": spec.target,
             "best": best, "designs": designs, "machines": machines, "gain_over_best_machine": gain,

@@ -27,7 +27,7 @@ def power_drawn_figure(_: Json, tables: Tables) -> Figure | None:
     colour = alt.Color(
         "share:N",
         scale=alt.Scale(domain=used, range=[names[n] for n in used]),
-        legend=alt.Legend(title=None, orient="top"),
+        legend=alt.Legend(title=None, orient="top", columns=alt.ExprRef("narrow ? 2 : 8")),
     )
     tooltip = [
         alt.Tooltip("label:N", title="part"),
