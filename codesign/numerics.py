@@ -3,7 +3,7 @@
 The exact path (`--ideal`) uses the same functions with ``hard=True``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -69,23 +69,6 @@ def smooth_maximum(values: Sequence[Number], p: Number, *, hard: bool = False) -
     for v in present[1:]:  # the p-norm is associative
         out = _smooth_pair(out, v, p)
     return out
-
-
-def sloped(function: Callable[..., Number]) -> Callable[..., Number]:
-    """A function of one real number (and of others that do not move) whose derivative is taken in one sweep forwards.
-
-    Derivatives of many directions, or backwards, then cost one product each instead of running through ``function``.
-    The derivative by the other arguments is taken as zero.
-    """
-    wrapped = jax.custom_jvp(function)
-
-    @wrapped.defjvp
-    def _rule(primals: tuple, tangents: tuple) -> tuple[Number, Number]:
-        x, *others = primals
-        value, slope = jax.jvp(lambda x: function(x, *others), (x,), (jnp.ones_like(x),))
-        return value, slope * tangents[0]
-
-    return wrapped
 
 
 def share_above(value: Number, limit: Number) -> Number:

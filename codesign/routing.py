@@ -155,8 +155,14 @@ def _by_forward_mode(function: Callable[..., jax.Array]) -> Callable[..., jax.Ar
 
 
 def _fullest(
-    draws: Number, dispersion: Number, per_cell: Number, cap: Number, experts: int, ranks: Number,
-    popularity: _Popularity | None = None, fit: Fit = FIT,
+    draws: Number,
+    dispersion: Number,
+    per_cell: Number,
+    cap: Number,
+    experts: int,
+    ranks: Number,
+    popularity: _Popularity | None = None,
+    fit: Fit = FIT,
 ) -> jax.Array:
     r"""Expected maximum over ranks of a multivariate hypergeometric draw.
 
@@ -377,9 +383,7 @@ def expected_ranks(experts: int, top_k: int, ranks: Number) -> jax.Array:
     return held * (1.0 - missed)
 
 
-def expected_ranks_grouped(
-    experts: int, top_k: int, ranks: Number, groups: int = 1, top_groups: int = 1
-) -> jax.Array:
+def expected_ranks_grouped(experts: int, top_k: int, ranks: Number, groups: int = 1, top_groups: int = 1) -> jax.Array:
     r"""Expected distinct ranks of one token when its experts come from ``top_groups`` of ``groups`` equal groups.
 
     The chosen groups are taken as a random draw, and the k experts as a random draw from their

@@ -12,7 +12,7 @@ _QUICK = "--xla_cpu_use_fusion_emitters=false"
 
 
 def cache_folder() -> Path:
-    """Where compiled programs are kept: ``$CODESIGN_CACHE``, else ``codesign`` in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    """Where compiled programs go: ``$CODESIGN_CACHE``, else ``codesign`` in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
     chosen = os.environ.get("CODESIGN_CACHE")
     if chosen:
         return Path(chosen)

@@ -21,7 +21,11 @@ DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 def file(**changes: object) -> ModelFile:
     """A small model file."""
     base = {
-        "name": "small", "title": "Small", "hidden": 8, "vocab": 100, "tied_embeddings": False,
+        "name": "small",
+        "title": "Small",
+        "hidden": 8,
+        "vocab": 100,
+        "tied_embeddings": False,
         "blocks": {
             "full": {"kind": "gqa", "heads": 4, "kv_heads": 2, "key_width": 2, "value_width": 2},
             "dense": {"kind": "mlp", "inner": 16},
@@ -37,8 +41,13 @@ def stack(groups: list[int], kinds: int = 1) -> Model:
     blocks = tuple((f"full{i}", GQA(heads=i + 1, kv_heads=1, key_width=4, value_width=4)) for i in range(kinds))
     place = iter(range(sum(groups)))
     return Model(
-        name="stack", hidden=8, vocab=16, tied=False, blocks=(*blocks, ("dense", MLP(16))),
-        layers=tuple(tuple((next(place) % kinds, kinds) for _ in range(size)) for size in groups), dtypes=(),
+        name="stack",
+        hidden=8,
+        vocab=16,
+        tied=False,
+        blocks=(*blocks, ("dense", MLP(16))),
+        layers=tuple(tuple((next(place) % kinds, kinds) for _ in range(size)) for size in groups),
+        dtypes=(),
     )
 
 

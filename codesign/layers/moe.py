@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from codesign.fabric import all_reduce, all_to_all
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
-from codesign.numerics import sloped
 from codesign.routing import expected_ranks_grouped, fullest_rank_distinct, fullest_rank_routes
 
 
@@ -98,16 +97,6 @@ class MoE:
         ranks = expected_ranks_grouped(self.experts, self.top_k, step.ep, self.groups, self.top_groups)
         return ranks * (step.ep * step.moe_tp - 1.0) / step.ep
 
-    def fullest_rank(self, tokens: Number, ep: Number, skew: Number) -> tuple[Number, Number]:
-        """Expected routes and distinct experts of ``tokens`` on the fullest of ``ep`` ranks."""
-        if not (isinstance(skew, float) and skew == 0.0):
-            where = (tokens, self.experts, self.top_k, ep, skew)
-            return fullest_rank_routes(*where), fullest_rank_distinct(*where)
-        tokens = jnp.asarray(tokens, dtype=float)
-        routes = sloped(lambda t, r: fullest_rank_routes(t, self.experts, self.top_k, r))
-        distinct = sloped(lambda t, r: fullest_rank_distinct(t, self.experts, self.top_k, r))
-        return routes(tokens, ep), distinct(tokens, ep)
-
     def rows(self, step: Step, hidden: int) -> list[Row]:
         p, machine = step.precision, step.machine
         act = p.bytes["activation"]
@@ -116,7 +105,8 @@ class MoE:
         bank = step.tokens * step.dp
         spread = jnp.where(step.dp > 1.5, 1.0, 0.0)
 
-        routes, distinct = self.fullest_rank(bank, step.ep, step.skew)
+        routes = fullest_rank_routes(bank, self.experts, self.top_k, step.ep, step.skew)
+        distinct = fullest_rank_distinct(bank, self.experts, self.top_k, step.ep, step.skew)
         share = bank * self.top_k / step.ep / routes
         inner = self.inner / step.moe_tp
         held = self.expert_parameters(hidden) / step.moe_tp

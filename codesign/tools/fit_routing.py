@@ -20,13 +20,65 @@ from codesign.routing_reference import fullest_distinct_reference, fullest_rank_
 from codesign.routing_tables import inclusion
 
 UNIFORM = (
-    (896, 16), (384, 8), (256, 8), (384, 6), (256, 6), (512, 10), (128, 8), (128, 4), (512, 22), (8, 2), (128, 1),
-    (160, 6), (64, 6), (16, 1), (16, 4), (1024, 8), (60, 4), (144, 5), (320, 10), (72, 2),
+    (896, 16),
+    (384, 8),
+    (256, 8),
+    (384, 6),
+    (256, 6),
+    (512, 10),
+    (128, 8),
+    (128, 4),
+    (512, 22),
+    (8, 2),
+    (128, 1),
+    (160, 6),
+    (64, 6),
+    (16, 1),
+    (16, 4),
+    (1024, 8),
+    (60, 4),
+    (144, 5),
+    (320, 10),
+    (72, 2),
 )
 SKEWED = ((896, 16), (384, 8), (256, 8), (512, 22), (128, 8), (128, 4), (64, 6), (8, 2))
 RANKS = (
-    2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 18, 20, 24, 32, 36, 40, 48, 60, 64, 72, 96, 100, 128, 144, 192, 256, 288, 320,
-    384, 448, 512, 576, 768, 896, 1152,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+    10,
+    12,
+    16,
+    18,
+    20,
+    24,
+    32,
+    36,
+    40,
+    48,
+    60,
+    64,
+    72,
+    96,
+    100,
+    128,
+    144,
+    192,
+    256,
+    288,
+    320,
+    384,
+    448,
+    512,
+    576,
+    768,
+    896,
+    1152,
 )
 #: And numbers of ranks at which a few of them hold one expert more than the others, as shares of the experts.
 UNEVEN = (0.98, 0.9, 0.75, 0.6, 0.52, 0.49, 0.36, 0.26, 0.21, 0.15)
@@ -47,8 +99,10 @@ def _distinct(tokens: int, experts: int, top_k: int, ranks: int) -> float:
     variance = experts * hit * (1.0 - hit) + experts * (experts - 1) * (both - hit * hit)
     mean, deviation = experts * hit, np.sqrt(max(variance, 0.0))
     offsets = (-np.sqrt(3.0), 0.0, np.sqrt(3.0)) if tokens > 1 else (0.0,)
-    at = [fullest_distinct_reference(float(np.clip(mean + o * deviation, top_k, experts)), experts, ranks)
-          for o in offsets]
+    at = [
+        fullest_distinct_reference(float(np.clip(mean + o * deviation, top_k, experts)), experts, ranks)
+        for o in offsets
+    ]
     return float(np.dot(at, (1 / 6, 2 / 3, 1 / 6))) if tokens > 1 else at[0]
 
 
@@ -135,8 +189,11 @@ def fit(groups: list[Group], free: tuple[str, ...], start: Fit) -> tuple[Fit, np
     values = np.array([getattr(start, name) for name in free])
     for heavy in (0.0, 0.02, 0.1, 0.5, 2.0):
         values = least_squares(
-            partial(_weighed, errors, start, heavy), values, jac=partial(_slopes, errors, start, heavy),  # type: ignore
-            x_scale="jac", max_nfev=200,
+            partial(_weighed, errors, start, heavy),
+            values,
+            jac=partial(_slopes, errors, start, heavy),  # type: ignore
+            x_scale="jac",
+            max_nfev=200,
         ).x
     values = np.round(values, 4)
     return start._replace(**dict(zip(free, map(float, values), strict=True))), errors(values, start)[0]
