@@ -72,7 +72,6 @@ def evaluate_case(
     drafts: float = 0.0,
     skew: float = 0.0,
     output: float = OUTPUT_TOKENS,
-    compiled: bool = False,
 ) -> Evaluation:
     """Answer one decode request.
 
@@ -91,8 +90,7 @@ def evaluate_case(
     if serves.any():
         i, whole = _whole(case, mappings, load, goal, found, score) if batch is None else (int(np.argmax(score)), batch)
         return _answer(
-            case, take(mappings, i), load, whole, tpot, True, _stop(found, i, batch is not None), warnings, {}, compiled
-        )
+            case, take(mappings, i), load, whole, tpot, True, _stop(found, i, batch is not None), warnings, {})
     fits = found.full <= 0.0
     missing: dict[str, Any] = {}
     if fits.any():
@@ -110,7 +108,7 @@ def evaluate_case(
         short = float(memory.fixed + (batch or 1.0) * memory.per_sequence - memory.capacity)
         missing = {"missing_bytes": short, "nearest_mapping": mapping_document(take(mappings, i))}
         stopped = "memory capacity"
-    return _answer(case, take(mappings, i), load, batch or 1.0, tpot, False, stopped, warnings, missing, compiled)
+    return _answer(case, take(mappings, i), load, batch or 1.0, tpot, False, stopped, warnings, missing)
 
 
 def _whole(
@@ -142,7 +140,6 @@ def _answer(
     stopped: str,
     warnings: list[str],
     missing: dict[str, Any],
-    compiled: bool = False,
 ) -> Evaluation:
     load = Load(batch, load.context, load.drafts, load.skew, load.output)
     single = jax.tree.map(lambda x: np.asarray(x)[None], mapping)
@@ -164,7 +161,6 @@ def _answer(
         stopped=stopped,
         margin=margin,
         warnings=warnings,
-        compiled=compiled,
     )
 
 
@@ -218,7 +214,7 @@ def frontier_case(case: Case, context: float, **given: Any) -> list[Evaluation]:
     warnings = _warnings(case, loads)
     return [
         _answer(case, take(mappings, i), take(loads, i), float(loads.batch[i]), given.get("tpot"), True,
-                "request" if given.get("batch") else "", warnings, {}, compiled=True)
+                "request" if given.get("batch") else "", warnings, {})
         for i in range(len(np.asarray(mappings.pp)))
     ]  # fmt: skip
 

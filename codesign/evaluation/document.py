@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 
 from codesign.evaluation.case import Case
-from codesign.evaluation.operations import LANE_WORDS, binding, operations
+from codesign.evaluation.operations import LANE_WORDS, binding, pass_table
 from codesign.lanes import TENSOR_DTYPES
-from codesign.layers.moe import MoE
 from codesign.mapping import Mapping
 from codesign.objective.decode import Decode, Load
-from codesign.routing import expected_distinct, fullest_rank_distinct, routing_law
+from codesign.routing import routing_law
 
 SCHEMA = "codesign.evaluation/1"
 
@@ -141,30 +140,21 @@ def execution_document(case: Case) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def counts_document(case: Case, mapping: Mapping, load: Load) -> dict[str, Any]:
-    """Counts of the model and of its routing at this batch."""
+def counts_document(case: Case, mapping: Mapping, load: Load, routing: dict[str, float]) -> dict[str, Any]:
+    """Counts of the model, and of its routing at this batch as `pass_table` has them (null without experts)."""
     counts = case.model.counts(case.dtypes)
-    moe = next((layer for _, layer in case.model.blocks if isinstance(layer, MoE)), None)
-    new = 1.0 + float(load.drafts)
-    bank = float(load.batch) * new * float(mapping.dp)
-    found: dict[str, Any] = {
+    distinct = routing.get("distinct_experts_per_layer")
+    return {
         "total_parameters": counts.total_parameters, "active_parameters": counts.active_parameters,
         "weight_bytes": counts.weight_bytes, "kv_bytes_per_token": counts.kv_bytes_per_token,
         "window_bytes_per_sequence": counts.window_bytes_per_sequence,
         "state_bytes_per_sequence": counts.state_bytes_per_sequence,
-        "distinct_experts_per_layer": None, "distinct_experts_per_rank_mean": None,
-        "distinct_experts_fullest_rank": None, "routed_assignments_per_layer": None, "routing": None,
+        "distinct_experts_per_layer": distinct,
+        "distinct_experts_per_rank_mean": None if distinct is None else distinct / float(mapping.ep),
+        "distinct_experts_fullest_rank": routing.get("distinct_experts_fullest_rank"),
+        "routed_assignments_per_layer": routing.get("routed_assignments_per_layer"),
+        "routing": routing_law(float(load.skew)) if routing else None,
     }  # fmt: skip
-    if moe is not None:
-        e, k, skew, ep = moe.experts, moe.top_k, float(load.skew), float(mapping.ep)
-        law: Any = skew or 0.0
-        distinct = float(expected_distinct(bank, e, k, law))
-        found |= {
-            "distinct_experts_per_layer": distinct, "distinct_experts_per_rank_mean": distinct / ep,
-            "distinct_experts_fullest_rank": float(fullest_rank_distinct(bank, e, k, ep, law)),
-            "routed_assignments_per_layer": bank * k, "routing": routing_law(skew),
-        }  # fmt: skip
-    return found
 
 
 def limited_by(rows: list[dict[str, Any]], stopped: str, *, throttled: bool = False) -> str:
@@ -188,12 +178,11 @@ def evaluation_document(
     stopped: str,
     margin: dict[str, Any],
     warnings: list[str],
-    compiled: bool = False,
 ) -> Evaluation:
     """Put one answer together."""
     from codesign.catalog import kinds_used
 
-    rows = operations(case, mapping, load, compiled=compiled)
+    rows, routing = pass_table(case, mapping, load)
     return Evaluation(
         {
             "schema": SCHEMA, "arch": case.arch, "model": case.model_name, "phase": "decode", "feasible": feasible,
@@ -207,6 +196,6 @@ def evaluation_document(
             "machine": {"rates": rates_document(case), "energies": energies_document(case)},
             "execution": execution_document(case), "metrics": metrics_document(found, load),
             "memory": memory_document(found), "operations": rows, "binding": binding(rows),
-            "counts": counts_document(case, mapping, load), "rests_on": kinds_used(case.system), "warnings": warnings,
+            "counts": counts_document(case, mapping, load, routing), "rests_on": kinds_used(case.system), "warnings": warnings,
         }
     )  # fmt: skip

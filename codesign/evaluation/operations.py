@@ -1,7 +1,6 @@
 """The rows of one pass as a table: work, lane times, latency, what binds, energy; and what the whole pass waits for."""
 
-from dataclasses import fields
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,14 +10,12 @@ from codesign.evaluation.case import Case
 from codesign.evaluation.solve import leaves
 from codesign.execution import Timed
 from codesign.lanes import LANES, TENSOR_DTYPES
-from codesign.layers.base import Step
-from codesign.machine import Machine
+from codesign.layers.moe import MoE
 from codesign.mapping import Mapping
 from codesign.model import Model
 from codesign.objective.compiled import uniform
 from codesign.objective.decode import Load, timed_pass
-from codesign.precision import Precision
-from codesign.work import pass_rows
+from codesign.routing import expected_distinct, fullest_rank_distinct
 
 #: What a lane is called when it binds.
 LANE_WORDS = {
@@ -40,30 +37,44 @@ def _numbers(t: Timed, hidden: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+#: Names and kernel families of the rows of a pass, in the order of `_timed`, by model; noted while that is traced.
+_NAMES: dict[Model, tuple[list[list[tuple[str, str]]], list[tuple[str, str]], tuple[str, str]]] = {}
+
+
 def _timed(model: Model, even: bool, *args: Any) -> Any:
     """Numbers of every row of a pass, block by block, then those of the ends."""
     *fixed, load = args
     timed = timed_pass(model, *fixed, uniform(load) if even else load)
+    *names, head, (hand_off,) = [
+        [(t.row.name, t.row.family) for t in section] for section in (*timed.blocks, timed.head, (timed.hand_off,))
+    ]
+    _NAMES[model] = names, head, hand_off
     blocks = [
         [_numbers(t, h) for t, h in zip(b, hs, strict=True)] for b, hs in zip(timed.blocks, timed.hidden, strict=True)
     ]
-    return blocks, [_numbers(t, 0.0) for t in timed.head], _numbers(timed.hand_off, 0.0)
+    routing = {}
+    moe = next((layer for _, layer in model.blocks if isinstance(layer, MoE)), None)
+    if moe is not None:
+        mapping = fixed[-1]
+        law = 0.0 if even else load.skew
+        bank = load.batch * (1.0 + load.drafts) * mapping.dp
+        routing = {
+            "distinct_experts_per_layer": expected_distinct(bank, moe.experts, moe.top_k, law),
+            "distinct_experts_fullest_rank": fullest_rank_distinct(bank, moe.experts, moe.top_k, mapping.ep, law),
+            "routed_assignments_per_layer": bank * moe.top_k,
+        }
+    return blocks, [_numbers(t, 0.0) for t in timed.head], _numbers(timed.hand_off, 0.0), routing
 
 
 _compiled = partial(jax.jit, static_argnums=(0, 1))(_timed)
 
 
-@lru_cache(maxsize=64)
-def _names(model: Model) -> tuple[list[list[tuple[str, str]]], list[tuple[str, str]], tuple[str, str]]:
-    """Names and kernel families of the rows of a pass, in the order of `_timed`: counted on a machine of ones."""
-    one = Machine(*([1.0] * len(fields(Machine))))
-    step = Step(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, one, Precision.from_names(dict(model.dtypes)))
-    rows = pass_rows(model, step, 1.0, 0.0)
-    *blocks, head, (hand_off,) = [[(r.name, r.family) for r in b] for b in (*rows.blocks, rows.head, (rows.hand_off,))]
-    return blocks, head, hand_off
+def operations(case: Case, mapping: Mapping, load: Load) -> list[dict[str, Any]]:
+    """Rows of `pass_table` alone."""
+    return pass_table(case, mapping, load)[0]
 
 
-def operations(case: Case, mapping: Mapping, load: Load, *, compiled: bool = False) -> list[dict[str, Any]]:
+def pass_table(case: Case, mapping: Mapping, load: Load) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """Every operation of a pass on the fullest chip, summed over its layers, as `codesign evaluate --json` lists it.
 
     ``time_s = pnorm(lane_time_s) + latency_s`` with the exponent of the row's ``family``, and
@@ -74,12 +85,14 @@ def operations(case: Case, mapping: Mapping, load: Load, *, compiled: bool = Fal
     Args:
         case: machine, model, constants and precisions.
         mapping, load: of scalars.
-        compiled: compile first, which pays from a few dozen calls on.
+
+    Returns:
+        the rows, and the expected distinct experts and routes of the expert bank (empty where there is none).
     """
     fixed = leaves((case.machine, case.execution, case.precision, mapping, load))
     even = not np.any(np.asarray(load.skew))
-    blocks, head, hand_off = (_compiled if compiled else _timed)(case.model, even, *fixed)
-    block_rows, head_rows, hand_off_row = _names(case.model)
+    blocks, head, hand_off, routing = _compiled(case.model, even, *fixed)
+    block_rows, head_rows, hand_off_row = _NAMES[case.model]
     found = [
         (f"{name}.{row}", family, count, "every stage", numbers)
         for (name, _), rows, block, count in zip(
@@ -111,7 +124,7 @@ def operations(case: Case, mapping: Mapping, load: Load, *, compiled: bool = Fal
                 "scale_up_bytes": up, "scale_out_bytes": out, "energy_j": n * v["energy"],
             }
         )  # fmt: skip
-    return rows
+    return rows, {k: float(np.asarray(v)) for k, v in routing.items()}
 
 
 def binding(rows: list[dict[str, Any]]) -> dict[str, float]:

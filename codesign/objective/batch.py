@@ -21,7 +21,7 @@ from codesign.mapping import Mapping
 from codesign.model import Model
 from codesign.objective.decode import Decode, Load, decode, step_of
 from codesign.precision import Precision
-from codesign.residency import batch_that_fits, residency
+from codesign.residency import Residency, batch_that_fits, residency
 
 #: Steps of the root finder; of these the first few halve a bracket in the logarithm while its ends are a factor apart.
 STEPS, HALVINGS, WIDE = 15, 3, 8.0
@@ -81,9 +81,12 @@ def largest_batch(
     low = jnp.asarray(least, dtype=float)
     high = jnp.maximum(jnp.minimum(by_memory, most), low)
     goal = jnp.asarray(tpot, dtype=float)
+    zero = low * 0.0  # mapped over like the rest of the loop, which is then batched in one pass
 
     def at(batch: Number) -> Decode:
-        return decode(model, machine, execution, precision, mapping, eqx.tree_at(lambda x: x.batch, load, batch))
+        here = eqx.tree_at(lambda x: x.batch, load, batch)
+        found = decode(model, machine, execution, precision, mapping, here)
+        return jax.tree.map(lambda x: jnp.asarray(x, dtype=zero.dtype), found)
 
     def body(i: jax.Array, state: tuple) -> tuple:
         a, fa, b, fb, t_low, t_high, *_ = state
@@ -106,8 +109,8 @@ def largest_batch(
         new_fb = jnp.where(i >= 1, fc, fb)
         return new_a, new_fa, new_b, new_fb, t_low, t_high, batch, result
 
-    zero = jnp.zeros(())
-    blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(at, low))
+    # Spelled out, not taken from a trace of `decode`: tracing is what a warm start waits for.
+    blank = Decode(*[zero] * (len(Decode._fields) - 1), memory=Residency(*[zero] * len(Residency._fields)))
     start = (low, zero, high, zero, zero, zero, low, blank)
     *_, t_low, t_high, batch, result = jax.lax.fori_loop(0, steps + 3, body, start)
 

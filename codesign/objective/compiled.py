@@ -5,7 +5,7 @@ the same whether a study was interrupted, resumed or distributed.
 """
 
 from dataclasses import fields
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -75,21 +75,16 @@ def _packed(function, model, even, fixed_tree, tree, fixed, scalars, arrays):
 
     def one(column: jax.Array, arrays: tuple) -> list:
         found = _point(function, model, even, fixed_tree, tree, list(fixed), list(column), arrays)
-        return jax.tree.leaves(found)
+        leaves, structure = jax.tree.flatten(found)
+        _RESULTS[function, model, even, fixed_tree, tree] = structure, tuple(jnp.ndim(x) == 0 for x in leaves)
+        return leaves
 
     leaves = jax.vmap(one, in_axes=(1, 0))(scalars, arrays)
     return jnp.stack([x for x in leaves if x.ndim == 1]), [x for x in leaves if x.ndim > 1]
 
 
-@lru_cache(maxsize=256)
-def _result_tree(function, model, even, fixed_tree, tree, shapes) -> Any:
-    """The structure of one point's result, and which of its leaves are scalars."""
-    number = jax.ShapeDtypeStruct((), np.float64)
-    arrays = tuple(jax.ShapeDtypeStruct(shape, np.float64) for shape in shapes)
-    numbers = [number] * fixed_tree.num_leaves, [number] * tree.num_leaves
-    found = jax.eval_shape(partial(_point, function, model, even, fixed_tree, tree), *numbers, arrays)
-    leaves, structure = jax.tree.flatten(found)
-    return structure, tuple(leaf.ndim == 0 for leaf in leaves)
+#: Structure of one point's result and which of its leaves are scalars, by program; noted while it is traced.
+_RESULTS: dict[tuple, tuple[Any, tuple[bool, ...]]] = {}
 
 
 def _by_block(
@@ -121,7 +116,6 @@ def _by_block(
     if size > n:
         arrays = [np.concatenate([a, np.repeat(a[-1:], size - n, axis=0)]) for a in arrays]
     fixed = np.array([float(x) for x in constants])
-    structure, scalar = _result_tree(function, model, even, fixed_tree, tree, tuple(a.shape[1:] for a in arrays))
     rows, others = [], []
     for i in range(0, size, block):
         here = slice(i, i + block)
@@ -130,6 +124,7 @@ def _by_block(
         )
         rows.append(np.asarray(row))
         others.append([np.asarray(x) for x in other])
+    structure, scalar = _RESULTS[function, model, even, fixed_tree, tree]
     of_rows = iter(np.concatenate(rows, axis=1)[:, :n])
     of_others = iter([np.concatenate(x)[:n] for x in zip(*others, strict=True)])
     return jax.tree.unflatten(structure, [next(of_rows if flat else of_others) for flat in scalar])

@@ -41,7 +41,7 @@ def _served(problem: Problem, case: Case, machine: Machine, mapping: Mapping, ba
     )
     load = Load(float(found.batch), problem.load.context, problem.load.drafts, problem.load.skew, problem.load.output)
     scalar = take(mapping, 0)
-    rows = operations(replace(case, machine=machine), scalar, load, compiled=True)
+    rows = operations(replace(case, machine=machine), scalar, load)
     stopped = "TPOT" if found.limited_by_time > 0.5 else "memory capacity"
     return {
         "mapping": mapping_document(scalar), "request": {"batch": float(found.batch), "context": problem.load.context},

@@ -166,7 +166,6 @@ class Solver:
                 tpot=spec.target,
                 drafts=float(self.study.drafts),
                 skew=self.study.skew,
-                compiled=True,
             ),
         )
 

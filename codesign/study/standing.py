@@ -24,7 +24,7 @@ def standing(sweep: Sweep) -> dict[str, Any]:
     i, found = sweep.best()
     case, mapping = sweep.case, take(sweep.mappings, i)
     load = eqx.tree_at(lambda x: x.batch, sweep.load, float(found.batch))
-    rows = operations(case, mapping, load, compiled=True)
+    rows = operations(case, mapping, load)
     scan = max((r for r in rows if r["name"].endswith(".scan")), key=lambda r: r["time_s"], default=None)
     whole = sum(r["time_s"] - r["hidden_s"] for r in rows)
     serves = bool(found.late <= 0.0 and found.full <= 0.0)
