@@ -90,7 +90,8 @@ def evaluate_case(
     if serves.any():
         i, whole = _whole(case, mappings, load, goal, found, score) if batch is None else (int(np.argmax(score)), batch)
         return _answer(
-            case, take(mappings, i), load, whole, tpot, True, _stop(found, i, batch is not None), warnings, {})
+            case, take(mappings, i), load, whole, tpot, True, _stop(found, i, batch is not None), warnings, {}
+        )
     fits = found.full <= 0.0
     missing: dict[str, Any] = {}
     if fits.any():

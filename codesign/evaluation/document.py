@@ -196,6 +196,7 @@ def evaluation_document(
             "machine": {"rates": rates_document(case), "energies": energies_document(case)},
             "execution": execution_document(case), "metrics": metrics_document(found, load),
             "memory": memory_document(found), "operations": rows, "binding": binding(rows),
-            "counts": counts_document(case, mapping, load, routing), "rests_on": kinds_used(case.system), "warnings": warnings,
+            "counts": counts_document(case, mapping, load, routing), "rests_on": kinds_used(case.system),
+            "warnings": warnings,
         }
     )  # fmt: skip
