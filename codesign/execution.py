@@ -49,16 +49,16 @@ class Execution(eqx.Module):
 
 def ideal() -> Execution:
     """The speed of light: every efficiency 1, the hard maximum, no software set-up."""
-    one = dict.fromkeys(FAMILIES, 1.0)
+    one: dict[str, Number] = dict.fromkeys(FAMILIES, 1.0)
     return Execution(
-        memory=dict(one),
+        memory=one,
         tensor=dict.fromkeys(("bf16", "fp8", "fp4"), 1.0),
         rows_half=dict.fromkeys(("bf16", "fp8", "fp4"), 0.0),
         attention_tensor=1.0,
         vector=1.0,
         scale_up=1.0,
         scale_out=1.0,
-        overlap_p=dict(one),
+        overlap_p=one,
         setup=0.0,
         overlap=0.0,
         hard=True,

@@ -5,11 +5,10 @@ fabric and the scale-out network.  Latency stands beside them: seconds that no r
 Everything the program says of time, energy and traffic is derived from rows (physics: one pass, five lanes).
 """
 
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-import jax
-
-Number: TypeAlias = jax.Array | float
+#: A real number: a float, a JAX scalar, or the array that a mapped call makes of it.
+Number: TypeAlias = Any
 
 LANES = ("memory", "tensor", "vector", "scale_up", "scale_out")
 

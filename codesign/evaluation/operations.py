@@ -8,13 +8,15 @@ import numpy as np
 
 from codesign.evaluation.case import Case
 from codesign.evaluation.solve import leaves
-from codesign.execution import Timed
+from codesign.execution import Execution, Timed
 from codesign.lanes import LANES, TENSOR_DTYPES
 from codesign.layers.moe import MoE
+from codesign.machine import Machine
 from codesign.mapping import Mapping
 from codesign.model import Model
 from codesign.objective.compiled import uniform
 from codesign.objective.decode import Load, timed_pass
+from codesign.precision import Precision
 from codesign.routing import expected_distinct, fullest_rank_distinct
 
 #: What a lane is called when it binds.
@@ -41,10 +43,11 @@ def _numbers(t: Timed, hidden: Any) -> dict[str, Any]:
 _NAMES: dict[Model, tuple[list[list[tuple[str, str]]], list[tuple[str, str]], tuple[str, str]]] = {}
 
 
-def _timed(model: Model, even: bool, *args: Any) -> Any:
+def _timed(
+    model: Model, even: bool, machine: Machine, execution: Execution, precision: Precision, mapping: Mapping, load: Load
+) -> Any:
     """Numbers of every row of a pass, block by block, then those of the ends."""
-    *fixed, load = args
-    timed = timed_pass(model, *fixed, uniform(load) if even else load)
+    timed = timed_pass(model, machine, execution, precision, mapping, uniform(load) if even else load)
     *names, head, (hand_off,) = [
         [(t.row.name, t.row.family) for t in section] for section in (*timed.blocks, timed.head, (timed.hand_off,))
     ]
@@ -55,7 +58,6 @@ def _timed(model: Model, even: bool, *args: Any) -> Any:
     routing = {}
     moe = next((layer for _, layer in model.blocks if isinstance(layer, MoE)), None)
     if moe is not None:
-        mapping = fixed[-1]
         law = 0.0 if even else load.skew
         bank = load.batch * (1.0 + load.drafts) * mapping.dp
         routing = {

@@ -140,7 +140,7 @@ def solve_points(
     tpot: Any,
     least: Any = 1.0,
     most: Any = np.inf,
-) -> Batch:
+) -> Any:  # `Batch` of numpy arrays
     """The largest admissible batch at each point.
 
     Args:
@@ -157,7 +157,7 @@ def solve_points(
 
 def decode_points(
     model: Model, execution: Execution, precision: Precision, machine: Any, mapping: Mapping, load: Load
-) -> Decode:
+) -> Any:  # `Decode` of numpy arrays
     """Each point at its own load; arguments as in `solve_points`."""
     return _by_block(_decode, model, execution, precision, (machine, mapping, load), block=WIDE)
 
@@ -171,7 +171,7 @@ def score_points(
     load: Load,
     tpot: Any,
     along: np.ndarray,
-) -> Scored:
+) -> Any:  # `Scored` of numpy arrays
     """Score at each point and its derivatives along directions; arguments as in `solve_points`.
 
     Args:

@@ -39,6 +39,6 @@ def export(run_dir: str | Path, out_dir: str | Path, formats: Iterable[str] = ("
     Raises:
         CodesignError: as `write_report`; an unknown format.
     """
-    from codesign.report.export import export as write
+    from codesign.report.files import export as write
 
     return write(Path(run_dir), Path(out_dir), formats)

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 from codesign.search.problem import Problem, violation
-from codesign.search.space import Space
+from codesign.search.space import BUDGETS, Space
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,9 @@ def climb(problem: Problem, spaces: Sequence[Space], starts: Sequence[np.ndarray
     kept = np.zeros((len(spaces), count, settings.kept), dtype=int)
     found = [Climb(x, np.zeros(count), np.zeros(count), np.zeros(count, dtype=int)) for x in xs]
     optimiser = optax.scale_by_adam()
+    multipliers = [np.zeros((count, len(BUDGETS))) for _ in spaces]
     for r in range(settings.rounds):
         state = optimiser.init(jnp.zeros((len(spaces), count, len(spaces[0].lo))))
-        multipliers = None
         for t, space in enumerate(spaces):
             built = space.build(xs[t])
             for s in range(count):
@@ -98,8 +98,6 @@ def climb(problem: Problem, spaces: Sequence[Space], starts: Sequence[np.ndarray
         for _ in range(settings.steps):
             gradients = np.zeros((len(spaces), count, len(spaces[0].lo)))
             built = [space.build(x) for space, x in zip(spaces, xs, strict=True)]
-            if multipliers is None:
-                multipliers = np.zeros((len(spaces), count, built[0].budgets.shape[1]))
             scores, slopes = _all_pieces(problem, built, kept)
             for t in range(len(spaces)):
                 tau, rho = settings.temperature[r], settings.penalty[r]
@@ -111,8 +109,9 @@ def climb(problem: Problem, spaces: Sequence[Space], starts: Sequence[np.ndarray
                 _note(found[t], scores[t], kept[t], violation(built[t]))
                 found[t].evaluations += scores[t].size
             updates, state = optimiser.update(jnp.asarray(-gradients), state)
+            moves = np.asarray(updates)
             for t, space in enumerate(spaces):
-                xs[t] = space.clip(xs[t] - settings.rate[r] * np.asarray(updates[t]))
+                xs[t] = space.clip(xs[t] - settings.rate[r] * moves[t])
         for t, space in enumerate(spaces):
             multipliers[t] = np.maximum(multipliers[t] + settings.penalty[r] * space.build(xs[t]).budgets, 0.0)
     built = [space.build(x) for space, x in zip(spaces, xs, strict=True)]

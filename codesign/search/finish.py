@@ -1,8 +1,8 @@
 r"""The end of a search: a trust-region method on sampled gradients, and the proof that it stands at an optimum.
 
 Optima sit on kinks (balanced regimes of power, a batch limited twice, a domain that just holds its experts), where no
-single gradient vanishes; `codesign.search.step` takes the steps there.  At the end the KKT residual is the least norm of
-a convex combination of the sampled gradients minus the budgets' multipliers, in log variables of a log objective,
+single gradient vanishes; `codesign.search.step` finds the steps.  At the end the KKT residual is the least norm of a
+convex combination of the sampled gradients minus the budgets' multipliers, in log variables of a log objective,
 projected on the bounds.  The multipliers are the shadow prices: the relative gain in tokens per megawatt by relative
 growth of a budget, an interval where the optimum is a tie.
 """
@@ -98,12 +98,13 @@ def finish(problem: Problem, space: Space, x: np.ndarray, mapping: int, steps: i
         walks: most walks, each from where the last one stopped, until the residual is below `GOAL`.
     """
     x, path, evaluations = space.clip(x), [], 0
-    for _ in range(walks):
+    while True:
+        walks -= 1
         x, way, spent = _walk(problem, space, x, mapping, steps)
         samples = sample(problem, space, x, mapping, NEAR)
         path, evaluations = path + way, evaluations + spent + len(samples.y)
         residual, prices = certify(samples, space)
-        if residual <= GOAL:
+        if residual <= GOAL or walks <= 0:
             break
     return Finished(
         x=x, score=float(samples.score[0]), mapping=mapping, overdraft=samples.overdraft, budgets=samples.g[0],

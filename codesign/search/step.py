@@ -2,7 +2,7 @@ r"""One step of the end of a search: the score and the budgets around a point, a
 
 Gradients sampled a hair's breadth around :math:`x` stand for all pieces active there (gradient sampling, Burke, Lewis
 and Overton 2005); points seen before stand for pieces further off (bundle methods, Lemaréchal 1975).  With their
-values :math:`f_i` and gradients :math:`p_i` at :math:`y_i`, and the budgets' :math:`g_{ij}` and :math:`G_{ij}`, a step is
+values :math:`f_i` and gradients :math:`p_i` at :math:`y_i`, and the budgets' :math:`g_{ij}` and :math:`G_{ij}`, it is
 
 .. math:: \max_{d,t,\sigma}\; t - c\,\sigma - \tfrac12 d^T H d \quad t \le f_i + p_i^T(x + d - y_i),\;
           g_{ij} + G_{ij}^T(x + d - y_i) \le \sigma,\; |d|_\infty \le r
@@ -116,6 +116,7 @@ def step(s: Samples, space: Space, radius: float, seen: Sequence[Samples] = ()) 
     slopes = np.vstack([s.gradient, *(old.gradient[:1] for old in near)])
     heights = s.score + np.einsum("ij,ij->i", s.gradient, x - s.y)
     lifted = [max(old.score[0] + old.gradient[0] @ (x - old.y[0]), s.score[0]) for old in near]
+    ahead = np.append(heights, lifted) - s.score[0]
     i, j = np.nonzero(s.g >= LOOSE)
     draws = s.g_by_x[i, j]
     room = -(s.g[i, j] + np.einsum("ij,ij->i", draws, x - s.y[i]))
@@ -131,7 +132,7 @@ def step(s: Samples, space: Space, radius: float, seen: Sequence[Samples] = ()) 
     found = linprog(
         np.concatenate([np.zeros(n), [-1.0, PENALTY], np.ones(n)]),
         A_ub=np.vstack([pieces, budgets, bends]),
-        b_ub=np.concatenate([heights - s.score[0], np.array(lifted) - s.score[0], room, 0.5 * touch[:, 0] * np.tile(at, n)]),
+        b_ub=np.concatenate([ahead, room, 0.5 * touch[:, 0] * np.tile(at, n)]),
         bounds=[
             *zip(np.clip(space.lo - x, -radius, 0.0), np.clip(space.hi - x, 0.0, radius), strict=True),
             (None, None), (0.0, None), *[(0.0, None)] * n,
@@ -142,7 +143,7 @@ def step(s: Samples, space: Space, radius: float, seen: Sequence[Samples] = ()) 
 
 
 def held(space: Space, x: np.ndarray, d: np.ndarray) -> np.ndarray:
-    """Where the step ``d`` from ``x`` leads, moved back the least that lets budgets hold, if that is little beside ``d``.
+    """Where the step ``d`` from ``x`` leads, moved back the least that lets budgets hold, if that is little.
 
     Budgets are curved (two steps of Newton's method): else a step along one overdraws it by more than it gains.
     """

@@ -60,9 +60,9 @@ class PackageBudget(Table):
 class SearchSettings(Table):
     """Length of the search; see `codesign.search.ascent.Settings`."""
 
-    starts: int = Field(4, ge=1, le=64)
-    kept: int = Field(16, ge=1, le=256)
-    steps: int = Field(20, ge=1, le=1000)
+    starts: int = Field(default=4, ge=1, le=64)
+    kept: int = Field(default=16, ge=1, le=256)
+    steps: int = Field(default=20, ge=1, le=1000)
 
 
 class Sensitivity(Table):
@@ -103,7 +103,7 @@ class Study(CatalogFile):
     seed: int = Field(0, ge=0)
     variables: dict[str, Bounds] = Field(default_factory=dict)
     package: PackageBudget = Field(default_factory=PackageBudget)
-    search: SearchSettings = Field(default_factory=SearchSettings)
+    search: SearchSettings = Field(default_factory=lambda: SearchSettings())
     sensitivity: Sensitivity | None = None
 
     @model_validator(mode="after")

@@ -28,7 +28,7 @@ INK = "#1b1f24"
 
 
 def export(run_dir: Path, out_dir: Path, formats: Iterable[str]) -> list[Path]:
-    """Write images and tables; see `codesign.report.export`."""
+    """Write images and tables; see `codesign.report`."""
     wanted = list(dict.fromkeys(formats))
     for name in wanted:
         if name not in FORMATS:
