@@ -31,7 +31,7 @@ from codesign.runtime import prepare
 SCHEMA = "codesign.bench/1"
 
 #: Points per block, and blocks: the block's intermediate values fit a core's second-level cache.
-BLOCK, BLOCKS = 1024, 32
+BLOCK, BLOCKS = 256, 128
 
 #: Each program is timed so often, and the best counts.
 REPEATS = 20

@@ -38,7 +38,7 @@ class Finished:
         overdraft: largest budget overdraft.
         budgets: g, (budgets,).
         residual: KKT residual.
-        prices: budget or ``target_tpot`` -> (left, right) elasticity.
+        prices: budget or ``target_tpot`` -> elasticity from below (what less costs) and from above (what more buys).
         path: score after each step. evaluations: of the model, counted.
     """
 
@@ -126,6 +126,10 @@ def certify(s: Samples, space: Space) -> tuple[float, dict[str, tuple[float, flo
     if active:
         columns.append(-np.stack([s.g_by_x[i, j] for i, j in active], axis=1))
     at_low, at_high = x <= space.lo + 1e-9, x >= space.hi - 1e-9
+    for i, j in active:
+        moves = np.flatnonzero(s.g_by_x[i, j])
+        if len(moves) == 1 and s.g_by_x[i, j, moves[0]] > 0.0:
+            at_high[moves[0]] = False  # the budget of this variable alone is its bound by another name: price it there
     columns.append(np.eye(n)[:, at_low])
     columns.append(-np.eye(n)[:, at_high])
     a = np.concatenate(columns, axis=1)
@@ -137,7 +141,7 @@ def certify(s: Samples, space: Space) -> tuple[float, dict[str, tuple[float, flo
     residual = float(np.linalg.norm(a @ solution))
 
     prices: dict[str, tuple[float, float]] = {}
-    slack = max(residual, 1e-4) * 1.5
+    slack = max(1.5 * residual, 1e-6)
     a_ub = np.vstack([a, -a])
     b_ub = np.full(2 * n, slack)
     index = {j: [c for c, (_, b) in enumerate(active, start=len(pieces)) if b == j] for j in range(len(BUDGETS))}
@@ -154,7 +158,7 @@ def certify(s: Samples, space: Space) -> tuple[float, dict[str, tuple[float, flo
                 method="highs",
             )  # fmt: skip
             ends.append(float(cost @ (found.x if found.status == 0 else solution)))
-        prices[name] = (min(ends), max(ends))
+        prices[name] = (max(ends), min(ends))
     return residual, prices
 
 
