@@ -57,12 +57,12 @@ def _walk(
     problem: Problem, space: Space, x: np.ndarray, mapping: int, steps: int
 ) -> tuple[np.ndarray, list[float], int]:
     """Steps of the trust-region method from ``x``: where it ends, the scores on the way, model evaluations."""
-    radius, width = 0.1, NEAR
+    radius, width, share = 0.1, NEAR, 1.0
     now = sample(problem, space, x, mapping, width)
     path, seen, evaluations = [], [], len(now.y)
     for _ in range(steps):
         path.append(float(now.score[0]))
-        d, promised = step(now, space, radius, seen)
+        d, promised = step(now, space, radius, seen, share)
         if promised < now.merit + 1e-9 or radius < 1e-7:
             if width <= NEAR:
                 break
@@ -75,11 +75,13 @@ def _walk(
         evaluations += len(trial.y)
         if trial.merit > now.merit + 1e-12:
             seen.append(now)
+            kept = trial.merit - now.merit > 0.5 * (promised - now.merit)
+            share = 0.25 * share if kept else min(4.0 * share, 1.0)
             radius = min(radius * (4.0 if np.abs(d).max() > 0.9 * radius else 1.0), 0.3)
             now = trial
         else:
             seen.append(trial)
-            radius *= 0.3
+            radius, share = 0.3 * radius, min(4.0 * share, 1.0)
             width = float(np.clip(0.2 * radius, NEAR, WIDE))
             now = sample(problem, space, now.y[0], mapping, width)
             evaluations += len(now.y)

@@ -85,7 +85,7 @@ def sample(problem: Problem, space: Space, x: np.ndarray, mapping: int, width: f
     return Samples(y, p.score, p.gradient, built.budgets, built.budgets_by_x, np.asarray(p.scored.by_target))
 
 
-def curvature(s: Samples) -> tuple[np.ndarray, np.ndarray]:
+def curvature(s: Samples, share: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
     """How the score bends down around ``x``: curvatures (variables,), at least `FLAT`, and their directions in rows.
 
     By differences of the sampled gradients; of the two sides of a variable the one with the smaller difference, since a
@@ -98,29 +98,32 @@ def curvature(s: Samples) -> tuple[np.ndarray, np.ndarray]:
         sides = [(s.gradient[row] - s.gradient[0]) / by for row, by in moved if by != 0.0]
         bend[i] = min(sides, key=lambda side: float(np.abs(side).sum()), default=bend[i])
     down, directions = np.linalg.eigh(-0.5 * (bend + bend.T))
-    return np.maximum(down, FLAT), directions.T
+    return np.maximum(share * down, FLAT), directions.T
 
 
-def step(s: Samples, space: Space, radius: float, seen: Sequence[Samples] = ()) -> tuple[np.ndarray, float]:
+def step(
+    s: Samples, space: Space, radius: float, seen: Sequence[Samples] = (), share: float = 1.0
+) -> tuple[np.ndarray, float]:
     """The best step within ``radius``, (variables,), and the merit that it promises.
 
     Args:
         s: around the present point.
         space: for its bounds.
         radius: of the trust region, in log variables.
-        seen: samples around earlier points; a piece of theirs that lies below the present point is lifted to it, since
-            the score need not be concave.
+        seen: samples around earlier points; a piece of theirs that lies below the present point is left out, since the
+            score need not be concave.
+        share: of the curvature to believe; where kinks lie on both sides of ``x`` it is far too large.
     """
     x, n = s.y[0], s.y.shape[1]
-    near = [old for old in seen if np.abs(old.y[0] - x).max() <= REACH * radius]
-    slopes = np.vstack([s.gradient, *(old.gradient[:1] for old in near)])
-    heights = s.score + np.einsum("ij,ij->i", s.gradient, x - s.y)
-    lifted = [max(old.score[0] + old.gradient[0] @ (x - old.y[0]), s.score[0]) for old in near]
-    ahead = np.append(heights, lifted) - s.score[0]
+    far = [old for old in seen if np.abs(old.y[0] - x).max() <= REACH * radius]
+    beyond = [float(old.score[0] + old.gradient[0] @ (x - old.y[0]) - s.score[0]) for old in far]
+    slopes = np.vstack([s.gradient, *(old.gradient[:1] for old, a in zip(far, beyond, strict=True) if a >= 0.0)])
+    around = s.score + np.einsum("ij,ij->i", s.gradient, x - s.y) - s.score[0]
+    ahead = np.append(around, [a for a in beyond if a >= 0.0])
     i, j = np.nonzero(s.g >= LOOSE)
     draws = s.g_by_x[i, j]
     room = -(s.g[i, j] + np.einsum("ij,ij->i", draws, x - s.y[i]))
-    down, directions = curvature(s)
+    down, directions = curvature(s, share)
     at = radius * np.concatenate([TANGENTS, np.negative(TANGENTS)])
     touch = (down[:, None] * at).reshape(-1, 1)
 

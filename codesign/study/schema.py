@@ -84,6 +84,7 @@ class Study(CatalogFile):
         max_chips: most chips of one mapping of a design.
         seed: of the random starts.
         variables: narrower bounds by variable.
+        checks: set published points and the power table beside the answer.
         package, search, sensitivity: see their classes.
     """
 
@@ -101,6 +102,7 @@ class Study(CatalogFile):
     skew: float = Field(0.0, ge=0.0, le=1.5)
     max_chips: int = Field(128, ge=1, le=2048)
     seed: int = Field(0, ge=0)
+    checks: bool = True
     variables: dict[str, Bounds] = Field(default_factory=dict)
     package: PackageBudget = Field(default_factory=PackageBudget)
     search: SearchSettings = Field(default_factory=lambda: SearchSettings())

@@ -55,8 +55,8 @@ def summary_of(solver: Solver, records: dict[str, Any], tell: Callable[[int, int
         ],
         "problems": [records[spec.id] for chain in solver.chains for spec in chain],
         "frontiers": frontiers,
-        "power_table": evidence.power_table(solver.workspace),
-        "checks": evidence.published_checks(solver.workspace),
+        "power_table": evidence.power_table(solver.workspace) if study.checks else [],
+        "checks": evidence.published_checks(solver.workspace) if study.checks else [],
         "sensitivity": evidence.sensitivity(solver) if study.sensitivity else [],
         "rests_on": kinds_used(*systems), "execution": execution_document(solver.base),
         "warnings": [
