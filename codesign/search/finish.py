@@ -59,14 +59,15 @@ def _walk(
     """Steps of the trust-region method from ``x``: where it ends, the scores on the way, model evaluations."""
     radius, width, share = 0.1, NEAR, 1.0
     now = sample(problem, space, x, mapping, width)
-    path, seen, evaluations = [], [], len(now.y)
+    path, seen, near, evaluations = [], [], -np.inf, len(now.y)
     for _ in range(steps):
         path.append(float(now.score[0]))
         d, promised = step(now, space, radius, seen, share)
         if promised < now.merit + 1e-9 or radius < 1e-7:
-            if width <= NEAR:
+            if width <= NEAR or near == now.merit:
                 break
-            width, radius = NEAR, max(radius, 1e-3)  # pieces a little further off hid the way
+            # Pieces a little further off hid the way: look more closely, once before each gain.
+            width, radius, near = NEAR, max(radius, 1e-3), now.merit
             now = sample(problem, space, now.y[0], mapping, width)
             evaluations += len(now.y)
             continue
