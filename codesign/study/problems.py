@@ -4,14 +4,17 @@ Problems of one context and precision form a chain, from the loosest target to t
 optima of the one before it, so a chain's results depend on nothing outside it.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
-from codesign.design import ANCHOR, anchor_design, load_package, load_technology
+from codesign.design import ANCHOR, Package, anchor_design, load_package, load_technology
 from codesign.errors import CodesignError
 from codesign.evaluation.case import Case, load_case, with_dtypes
 from codesign.evaluation.choose import OUTPUT_TOKENS, evaluate_case, frontier_points
@@ -23,7 +26,8 @@ from codesign.search.optimum import Optimum, find_optima
 from codesign.search.problem import Problem
 from codesign.search.space import VARIABLES, Space
 from codesign.study.documents import design_document, machine_document
-from codesign.study.schema import Study
+from codesign.study.schema import VARIABLE_UNITS, Study
+from codesign.study.store import digest
 from codesign.units import parse
 
 Where = str | Path | None
@@ -39,8 +43,24 @@ class Spec:
 
     @property
     def id(self) -> str:
-        """A word for files and records, e.g. ``c131072-bf16-t0.02``."""
-        return f"c{self.context:.0f}-{self.precision}-t{self.target:g}"
+        """A word for records, different for every problem of a study, e.g. ``c131072-bf16-t0.02``."""
+        return f"c{self.chain}-t{self.target!r}"
+
+    @property
+    def chain(self) -> str:
+        """A word for the problems of one context and precision, e.g. ``131072-bf16``."""
+        return f"{self.context:.17g}-{self.precision}"
+
+
+@contextmanager
+def _at(key: str) -> Iterator[None]:
+    """Tell what is wrong with a name or a format at its key of the study; what is wrong in another file stays there."""
+    try:
+        yield
+    except CodesignError as error:
+        if error.file:
+            raise
+        raise CodesignError(error.problem, key=key, allowed=error.allowed) from error
 
 
 @dataclass
@@ -70,7 +90,8 @@ class Solver:
     @cached_property
     def cases(self) -> dict[str, Case]:
         """Existing machines by name, in the study's order, at the first precision."""
-        return {case.arch: case for case in (self._case(name) for name in self.study.machines)}
+        with _at("machines"):
+            return {case.arch: case for case in (self._case(name) for name in self.study.machines)}
 
     @cached_property
     def base(self) -> Case:
@@ -86,18 +107,19 @@ class Solver:
             die_area=parse(p.die_area, "m^2") if p.die_area else None,
             power=parse(p.power, "W") if p.power else None,
         )
-        spaces = []
-        for name in self.study.technologies:
-            space = Space.of(load_technology(name, self.workspace), package, self.study.narrowed)
-            if np.any(space.lo > space.hi):
-                bad = VARIABLES[int(np.argmax(space.lo > space.hi))]
-                raise CodesignError(
-                    f"bounds leave {name} no room",
-                    key=f"variables.{bad}",
-                    allowed=f"within {np.exp(space.lo.min()):.3g} to {np.exp(space.hi.max()):.3g} SI",
-                )
-            spaces.append(space)
-        return spaces
+        return [self._space(name, package) for name in self.study.technologies]
+
+    def _space(self, name: str, package: Package) -> Space:
+        with _at("technologies"):
+            technology = load_technology(name, self.workspace)
+        space = Space.of(technology, package, self.study.narrowed)
+        for i in np.flatnonzero(space.lo > space.hi):
+            own = Space.of(technology, package)
+            raise CodesignError(
+                f"bounds leave {name} no room", key=f"variables.{VARIABLES[i]}",
+                allowed=f"within {np.exp(own.lo[i]):.4g} to {np.exp(own.hi[i]):.4g} {VARIABLE_UNITS[VARIABLES[i]]}",
+            )  # fmt: skip
+        return space
 
     @cached_property
     def mappings(self) -> Mapping:
@@ -114,11 +136,22 @@ class Solver:
 
     def check(self) -> None:
         """Load everything that the run will need, so that bad input stops it before it starts."""
-        if self.study.drafts and not self.base.model.drafts:
+        with _at("model"):
+            model = self.base.model
+        if self.study.drafts and not model.drafts:
             raise CodesignError(f"{self.study.model} has no drafter in its file", key="drafts", allowed="0")
         for p in self.study.precisions:
-            with_dtypes(self.base, **self.flags(p.name))
+            with _at(f"precisions.{p.name}"):
+                with_dtypes(self.base, **self.flags(p.name))
         _ = self.cases, self.spaces, self.mappings
+
+    def fingerprint(self) -> str:
+        """Digest of the numbers that the answers rest on: a run that went on with others would mix two answers."""
+        cases = [self.base, *self.cases.values()]
+        numbers = [(c.machine, c.execution, c.precision, float(c.max_chips)) for c in cases]
+        designs = [(s.technology, s.package, s.lo, s.hi) for s in self.spaces]
+        leaves = [np.asarray(x, dtype=float).tolist() for x in jax.tree.leaves((numbers, designs))]
+        return digest(repr((self.base.model, leaves)))
 
     def load(self, context: float) -> Load:
         """What is served at a context."""

@@ -6,7 +6,9 @@ and results hold no times, hosts or durations.
 """
 
 import json
+import logging
 import platform
+import shutil
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +21,7 @@ from codesign.errors import CodesignError
 from codesign.study.problems import Solver, Spec
 from codesign.study.results import write_results
 from codesign.study.schema import LoadedStudy, load_study, plan
-from codesign.study.store import Checkpoints, Log, digest, write_json, write_text
+from codesign.study.store import Checkpoints, Log, clear_drafts, digest, disk_errors, write_json, write_text
 from codesign.study.summary import summary_of
 
 Progress = Callable[[int, int, str], None]
@@ -52,19 +54,30 @@ def run_study(
     loaded = load_study(name, workspace, overrides)
     seed = loaded.study.seed if seed is None else seed
     solver = Solver(loaded.study, workspace, seed)
-    solver.check()
+    try:
+        solver.check()
+    except CodesignError as error:
+        if error.file:
+            raise
+        raise CodesignError(error.problem, file=loaded.label, key=error.key, allowed=error.allowed) from error
     if dry_run:
         return plan(loaded.study) | {"seed": seed, "run": str(run_folder(loaded, out))}
     tell = progress or _silence
     folder = run_folder(loaded, out)
-    identity = {"study": digest(loaded.study.model_dump(mode="json")), "seed": seed}
+    asked = digest(loaded.study.model_dump(mode="json"))
+    identity = {"study": asked, "seed": seed, "catalog": solver.fingerprint()}
     state = _open(folder, loaded, identity, resume)
-    if state == "resumed" and (folder / "summary.json").exists():
-        return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    if state == "resumed" and (done := _finished(folder)):
+        return done
     log = Log(folder / "log.jsonl")
+
+    def damaged(words: str) -> None:
+        log("checkpoint", words=words)
+        logging.getLogger("codesign").warning("%s: %s", folder, words)
+
     checkpoints = Checkpoints(folder / "checkpoints")
     try:
-        found = checkpoints.restore(lambda words: log("checkpoint", words=words)) if state == "resumed" else None
+        found = checkpoints.restore(damaged) if state == "resumed" else None
         records, starts = (found[1]["records"], found[1]["starts"]) if found else ({}, {})
         log(state, solved=len(records), environment=environment())
         _solve_all(solver, records, starts, checkpoints, log, tell, workers)
@@ -97,41 +110,63 @@ def environment() -> dict[str, Any]:
     return {"python": platform.python_version(), "versions": found, "command": [Path(sys.argv[0]).name, *sys.argv[1:]]}
 
 
-def _open(folder: Path, loaded: LoadedStudy, identity: dict[str, Any], resume: bool) -> str:
-    """Make or check the run folder; returns ``started`` or ``resumed``."""
-    import shutil
+def _finished(folder: Path) -> dict[str, Any] | None:
+    """The summary of a run that has all its results, None of one that has not, or whose summary is damaged."""
+    try:
+        found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and (folder / "results.parquet").exists() else None
 
+
+def _open(folder: Path, loaded: LoadedStudy, identity: dict[str, Any], resume: bool) -> str:
+    """Make or check the run folder; returns ``started`` or ``resumed``.
+
+    ``environment.json`` makes it a run folder: it is written first and, when a finished run is replaced, after the old
+    results are gone, so that a run killed in between is resumed or refused, never mixed with another.
+    """
     if folder.exists() and not folder.is_dir():
         raise CodesignError("is a file", file=str(folder), key="--out", allowed="a folder to write the run to")
-    marker = folder / "environment.json"
+    clear_drafts(folder)
+    marker, frozen = folder / "environment.json", folder / "study.toml"
     if marker.exists():
-        try:
-            known = json.loads(marker.read_text(encoding="utf-8"))["identity"]
-        except (OSError, ValueError, KeyError, TypeError):
-            known = None
         if resume:
-            if known != identity:
-                raise CodesignError(
-                    "the study or its seed is not the one this run was started with",
-                    file=str(folder),
-                    key="--resume",
-                    allowed="the frozen study.toml in the run folder, or a new --out",
-                )
+            _same(folder, identity)
+            if not frozen.exists():
+                write_text(frozen, loaded.text)
             return "resumed"
         if not (folder / "summary.json").exists():
             raise CodesignError(
                 "holds an unfinished run", file=str(folder), key="--out", allowed="--resume to go on, or another folder"
             )
-        for part in ("summary.json", "results.parquet", "report.html"):
-            (folder / part).unlink(missing_ok=True)
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        with disk_errors(folder):
+            for part in ("summary.json", "results.parquet", "report.html", "log.jsonl"):
+                (folder / part).unlink(missing_ok=True)
+            if (folder / "checkpoints").exists():
+                shutil.rmtree(folder / "checkpoints")
     elif folder.exists() and any(folder.iterdir()):
         raise CodesignError(
             "is not empty and is no run folder", file=str(folder), key="--out", allowed="a new or empty folder"
         )
-    write_text(folder / "study.toml", loaded.text)
     write_json(marker, environment() | {"identity": identity, "seed": identity["seed"]})
+    write_text(frozen, loaded.text)
     return "started"
+
+
+def _same(folder: Path, identity: dict[str, Any]) -> None:
+    """Refuse to go on with a run that was started with something else."""
+    try:
+        known = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["identity"]
+    except (OSError, ValueError, KeyError, TypeError):
+        known = None
+    if known == identity:
+        return
+    if isinstance(known, dict) and known | {"catalog": ""} == identity | {"catalog": ""}:
+        problem, allowed = "numbers of the catalog have changed since this run was started", "a new --out"
+    else:
+        problem = "the study or its seed is not the one this run was started with"
+        allowed = "the frozen study.toml in the run folder, or a new --out"
+    raise CodesignError(problem, file=str(folder), key="--resume", allowed=allowed)
 
 
 def _solve_all(
@@ -147,19 +182,16 @@ def _solve_all(
     lock = Lock()
     tell(len(records), total, "searching")
 
-    def chain_key(spec: Spec) -> str:
-        return f"{spec.context:.0f}-{spec.precision}"
-
     def run(chain: list[Spec]) -> None:
         for spec in chain:
             if spec.id in records:
                 continue
             if stop:
                 return
-            record, following = solver.solve(spec, starts.get(chain_key(spec), {}))
+            record, following = solver.solve(spec, starts.get(spec.chain, {}))
             with lock:
                 records[spec.id] = record
-                starts[chain_key(spec)] = following
+                starts[spec.chain] = following
                 checkpoints.save(len(records), {"records": records, "starts": starts})
                 log("solved", problem=spec.id, evaluations=record["evaluations"])
                 tell(

@@ -4,7 +4,10 @@ One TOML file per study in ``optimize/``.  What is asked is plain text with unit
 ``arch/`` and ``workloads/``.
 """
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -32,6 +35,11 @@ def _quantity(value: str | int | float, unit: str, key: str) -> float:
         return units.parse(value, unit)
     except CodesignError as error:
         raise refuse(error.problem, error.allowed, key) from error
+
+
+def _positive(value: str | int | float, unit: str, key: str, allowed: str) -> None:
+    if not 0.0 < _quantity(value, unit, key) < inf:
+        raise refuse(f"{value!r} is not above zero", allowed, key)
 
 
 class PrecisionChoice(Table):
@@ -111,17 +119,18 @@ class Study(CatalogFile):
     @model_validator(mode="after")
     def _consistent(self) -> "Study":
         for i, target in enumerate(self.targets):
-            if _quantity(target, "s", f"targets.{i}") <= 0.0:
-                raise refuse(f"{target!r} is not above zero", "a time, e.g. 20 ms", f"targets.{i}")
+            _positive(target, "s", f"targets.{i}", "a time, e.g. 20 ms")
         for i, context in enumerate(self.contexts):
-            if _quantity(context, "token", f"contexts.{i}") <= 0.0:
-                raise refuse(f"{context!r} is not above zero", "tokens, e.g. 128Ki", f"contexts.{i}")
+            _positive(context, "token", f"contexts.{i}", "tokens, e.g. 128Ki")
         for name, values in (("targets", self.targets_s), ("contexts", self.contexts_tokens)):
             if len(set(values)) < len(values):
                 raise refuse("names one value twice", "different values", name)
-        names = [p.name for p in self.precisions]
-        if len(set(names)) < len(names):
-            raise refuse("names one precision twice", "different names", "precisions")
+        precisions = [p.name for p in self.precisions]
+        for name, names in (
+            ("precisions", precisions), ("technologies", self.technologies), ("machines", self.machines)
+        ):  # fmt: skip
+            if len(set(names)) < len(names):
+                raise refuse("names one of them twice", "different names", name)
         for name, b in self.variables.items():
             if name not in VARIABLE_UNITS:
                 raise refuse(f"has no variable {name!r}", ", ".join(VARIABLE_UNITS), "variables")
@@ -129,13 +138,13 @@ class Study(CatalogFile):
             if not 0.0 < low <= high:
                 raise refuse("bounds are not in order", "0 < lowest <= highest", f"variables.{name}")
         if self.package.die_area is not None:
-            _quantity(self.package.die_area, "m^2", "package.die_area")
+            _positive(self.package.die_area, "m^2", "package.die_area", "an area, e.g. 840 mm^2")
         if self.package.power is not None:
-            _quantity(self.package.power, "W", "package.power")
+            _positive(self.package.power, "W", "package.power", "watts, e.g. 700 W")
         if self.sensitivity is not None:
-            _quantity(self.sensitivity.context, "token", "sensitivity.context")
+            _positive(self.sensitivity.context, "token", "sensitivity.context", "tokens, e.g. 128Ki")
             for i, target in enumerate(self.sensitivity.targets):
-                _quantity(target, "s", f"sensitivity.targets.{i}")
+                _positive(target, "s", f"sensitivity.targets.{i}", "a time, e.g. 20 ms")
         return self
 
     @property
@@ -159,7 +168,7 @@ class Study(CatalogFile):
 
 @dataclass(frozen=True)
 class LoadedStudy:
-    """A study with the text it was read from, for the frozen copy."""
+    """A study with the text that it can be read from again, for the frozen copy: its file, or what overrides made."""
 
     study: Study
     text: str
@@ -177,11 +186,32 @@ def load_study(
     path = Path(name)
     if path.suffix == ".toml" and path.exists():
         study = load_path(path, Study, "study", overrides)
-        return LoadedStudy(study, _text(path), str(path))
+        return LoadedStudy(study, _written(study) if overrides else _text(path), str(path))
     entry = find_entry(path.stem if path.suffix == ".toml" else str(name), workspace, "optimize")
     origin = entry.origin
     study = validate(read_toml(origin), Study, origin.label, "study", parse_overrides(overrides, ("study",)))
-    return LoadedStudy(study, _text(origin.path), origin.label)
+    return LoadedStudy(study, _written(study) if overrides else _text(origin.path), origin.label)
+
+
+def _written(study: Study) -> str:
+    """A study as TOML: what its file says with its overrides applied."""
+    document = study.model_dump(mode="json", exclude_none=True)
+    return "\n".join(_lines(document, "")) + "\n"
+
+
+def _lines(table: dict[str, Any], at: str) -> Iterator[str]:
+    """A table's plain values, then its tables and lists of tables; JSON writes text, numbers and lists as TOML does."""
+    nested: list[tuple[str, dict[str, Any]]] = []
+    for key, value in table.items():
+        if isinstance(value, dict):
+            nested.append((f"[{at}{key}]", value))
+        elif isinstance(value, list) and any(isinstance(v, dict) for v in value):
+            nested += [(f"[[{at}{key}]]", v) for v in value]
+        else:
+            yield f"{key} = {json.dumps(value, ensure_ascii=False)}"
+    for head, inner in nested:
+        yield head
+        yield from _lines(inner, f"{head.strip('[]')}.")
 
 
 def _text(path: Path) -> str:

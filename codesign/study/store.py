@@ -8,6 +8,7 @@ and passed over.
 import errno
 import hashlib
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +33,18 @@ def disk_errors(path: Path) -> Iterator[None]:
             "the disk is full; nothing is lost, go on with --resume" if full else f"cannot be written: {error.strerror}"
         )
         raise CodesignError(problem, file=str(path)) from error
+
+
+#: Files that a run writes whole.
+WHOLE = ("study.toml", "environment.json", "summary.json", "results.parquet", "report.html")
+
+
+def clear_drafts(folder: Path) -> None:
+    """Remove the drafts that a killed run left behind."""
+    with disk_errors(folder):
+        for name in WHOLE:
+            for draft in folder.glob(f".{name}.*.tmp"):
+                draft.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -95,6 +108,7 @@ class Checkpoints:
     def __init__(self, folder: Path):
         from orbax import checkpoint as ocp
 
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # what Orbax logs with a traceback is told here in a line
         self._folder = folder.resolve()
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
