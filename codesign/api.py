@@ -8,36 +8,50 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from codesign.errors import CodesignError
-
 Where = str | Path | None
 
-PHASES = ("decode",)
+#: Keyword arguments of a request that are lengths, targets and the like, and those that are mapping flags.
+#: Cached tokens of decode where none are given.
+DEFAULT_CONTEXT = 131072.0
+
+_ASKED = (
+    "context", "cached", "new", "concurrency", "isl", "osl", "framework", "tpot", "ttft", "batch", "drafts", "skew",
+    "output",
+)  # fmt: skip
+_DEGREES = ("chips", "pp", "tp", "dp", "ep", "attention_split", "microbatches", "chunk")
 
 
-def _case_and_request(arch: str, model: str, phase: str, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    if phase not in PHASES:
-        raise CodesignError(f"unknown phase {phase!r}", key="--phase", allowed=", ".join(PHASES))
+def _prepared(arch: str, model: str, phase: str, given: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The case, the request and the degrees out of the arguments of `evaluate` and `frontier`."""
     from codesign.evaluation.case import Degrees, load_case
+    from codesign.evaluation.request import Request
     from codesign.runtime import prepare
 
+    if phase == "decode" and given["context"] is None:
+        given["context"] = DEFAULT_CONTEXT
+    request = Request(phase=phase, **{k: given[k] for k in _ASKED})
     prepare()
     case = load_case(
-        arch, model, weights=given.pop("weights"), kv_dtype=given.pop("kv_dtype"),
-        attention_dtype=given.pop("attention_dtype"), use_ideal=given.pop("ideal"), overrides=given.pop("set"),
-        workspace=given.pop("workspace"),
+        arch, model, weights=given["weights"], kv_dtype=given["kv_dtype"], attention_dtype=given["attention_dtype"],
+        use_ideal=given["ideal"], overrides=given["set"], workspace=given["workspace"],
     )  # fmt: skip
-    degrees = Degrees(**{k: given.pop(k) for k in ("chips", "pp", "tp", "dp", "ep", "attention_split", "microbatches")})
-    return case, given | {"degrees": degrees}
+    return case, request, Degrees(**{k: given[k] for k in _DEGREES})
 
 
 def evaluate(
     arch: str,
     model: str,
     phase: str = "decode",
-    context: float = 131072.0,
+    context: float | None = None,
     *,
+    cached: float | None = None,
+    new: float | None = None,
+    concurrency: float | None = None,
+    isl: float | None = None,
+    osl: float | None = None,
+    framework: str | None = None,
     tpot: float | None = None,
+    ttft: float | None = None,
     batch: float | None = None,
     chips: int | None = None,
     pp: int | None = None,
@@ -46,6 +60,7 @@ def evaluate(
     ep: int | None = None,
     attention_split: str | None = None,
     microbatches: int | None = None,
+    chunk: float | None = None,
     drafts: int = 0,
     weights: str | None = None,
     kv_dtype: str | None = None,
@@ -60,11 +75,16 @@ def evaluate(
 
     Args:
         arch, model: names or aliases in the catalog.
-        phase: ``decode``.
-        context: cached tokens per sequence.
-        tpot: target [s/token]; the batch is the largest that meets it.
+        phase: ``prefill`` | ``midfill`` | ``decode`` | ``serve``.
+        context: cached tokens per sequence (decode); 131,072 where not given.
+        cached, new: cached and new tokens of a prompt; prefill takes ``new``, midfill both.
+        concurrency, isl, osl: requests in flight on the whole mapping, tokens of prompt and answer (serve).
+        framework: whose host time is added to each step (serve): ``sglang``, ``vllm``, ``trt``, ``atom``.
+        tpot: target of decode and serve [s/token]; the batch is the largest that meets it.
+        ttft: target of prefill and midfill [s].
         batch: sequences per micro-batch of one attention instance; searched where not given.
         chips, pp, tp, dp, ep, attention_split, microbatches: mapping; searched where not given.
+        chunk: most tokens of a prompt per pass (prefill, midfill, serve); searched where not given.
         drafts: drafted tokens per pass.
         weights, kv_dtype, attention_dtype: precisions other than the model file's.
         ideal: speed of light instead of achieved rates.
@@ -80,21 +100,26 @@ def evaluate(
         CodesignError: bad input, in one line.
     """
     given = dict(locals())
-    for name in ("arch", "model", "phase"):
-        given.pop(name)
-    case, request = _case_and_request(arch, model, phase, given)
+    case, request, degrees = _prepared(arch, model, phase, given)
     from codesign.evaluation.choose import evaluate_case
 
-    return evaluate_case(case, request.pop("context"), **request)
+    return evaluate_case(case, request, degrees)
 
 
 def frontier(
     arch: str,
     model: str,
     phase: str = "decode",
-    context: float = 131072.0,
+    context: float | None = None,
     *,
+    cached: float | None = None,
+    new: float | None = None,
+    concurrency: float | None = None,
+    isl: float | None = None,
+    osl: float | None = None,
+    framework: str | None = None,
     tpot: float | None = None,
+    ttft: float | None = None,
     batch: float | None = None,
     chips: int | None = None,
     pp: int | None = None,
@@ -103,6 +128,7 @@ def frontier(
     ep: int | None = None,
     attention_split: str | None = None,
     microbatches: int | None = None,
+    chunk: float | None = None,
     drafts: int = 0,
     weights: str | None = None,
     kv_dtype: str | None = None,
@@ -113,17 +139,15 @@ def frontier(
     set: Sequence[str] = (),
     workspace: Where = None,
 ) -> list[Any]:
-    """The Pareto frontier over mappings and batch: TPOT against tokens per second and megawatt.
+    """The Pareto frontier over mappings and batch: TPOT, or TTFT of prompts, against tokens per second and megawatt.
 
-    Arguments as in `evaluate`; returns one `Evaluation` per point, in order of TPOT, empty where nothing fits.
+    Arguments as in `evaluate`; returns one `Evaluation` per point, in order of that time, empty where nothing fits.
     """
     given = dict(locals())
-    for name in ("arch", "model", "phase"):
-        given.pop(name)
-    case, request = _case_and_request(arch, model, phase, given)
+    case, request, degrees = _prepared(arch, model, phase, given)
     from codesign.evaluation.choose import frontier_case
 
-    return frontier_case(case, request.pop("context"), **request)
+    return frontier_case(case, request, degrees)
 
 
 def optimize(

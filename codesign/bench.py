@@ -25,7 +25,8 @@ from codesign.machine import Machine
 from codesign.mapping import take
 from codesign.model import Model
 from codesign.objective.compiled import uniform
-from codesign.objective.decode import Decode, Load, decode
+from codesign.objective.decode import decode
+from codesign.objective.metrics import Load, Metrics
 from codesign.runtime import prepare
 
 SCHEMA = "codesign.bench/1"
@@ -45,8 +46,8 @@ _POWERS = ("static_power", "power_limit", "chip_power", "provisioned_power")
 
 
 @partial(jax.jit, static_argnums=0)
-def _values(model: Model, execution: Any, precision: Any, points: Any) -> Decode:
-    def one(machine: Any, mapping: Any, load: Load) -> Decode:
+def _values(model: Model, execution: Any, precision: Any, points: Any) -> Metrics:
+    def one(machine: Any, mapping: Any, load: Load) -> Metrics:
         return decode(model, machine, execution, precision, mapping, uniform(load))
 
     return jax.lax.map(lambda block: jax.vmap(one)(*block), points)
@@ -55,7 +56,7 @@ def _values(model: Model, execution: Any, precision: Any, points: Any) -> Decode
 @partial(jax.jit, static_argnums=0)
 def _gradients(model: Model, execution: Any, precision: Any, points: Any) -> Any:
     def one(machine: Any, mapping: Any, load: Load) -> Any:
-        def objective(numbers: tuple[Any, Any]) -> tuple[Any, Decode]:
+        def objective(numbers: tuple[Any, Any]) -> tuple[Any, Metrics]:
             found = decode(model, numbers[0], numbers[1], precision, mapping, uniform(load))
             return jnp.log(found.tokens_per_s_per_megawatt), found
 
@@ -89,8 +90,9 @@ def points_of(case: Case, count: int, seed: int) -> tuple[Any, Any, Load]:
     chosen = take(mappings, draw.integers(0, len(np.asarray(mappings.pp)), count))
     batch = np.exp2(draw.uniform(0.0, 8.0, count))
     context = 8192.0 * np.exp2(draw.uniform(0.0, 6.0, count))
-    columns = (batch, context, np.zeros(count), np.zeros(count), np.full(count, 1000.0))
-    return Machine(**fields), chosen, Load(*(jnp.asarray(column) for column in columns))
+    one = Load(batch, context, 0.0, 0.0, 1000.0)
+    load = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x, dtype=float), (count,)), one)
+    return Machine(**fields), chosen, load
 
 
 def _best(programs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
@@ -180,7 +182,7 @@ def bench(
     }
 
 
-def _point(drawn: tuple[Any, Any, Load], results: Decode, i: int) -> dict[str, Any]:
+def _point(drawn: tuple[Any, Any, Load], results: Metrics, i: int) -> dict[str, Any]:
     """One point with what went in and what came out."""
     machine, mapping, load = (take(x, i) for x in drawn)
     found = take(results, i)

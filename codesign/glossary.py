@@ -90,6 +90,7 @@ ENTRIES: tuple[Entry, ...] = (
         ),
         ("network_mean_bytes_per_s", "B/s", "Bytes that a chip sends in a pass over the time of the pass."),
         ("prefill_share", "1", "Share of the time that prefill takes where one worker does both."),
+        ("bubble_share", "1", "Share of the time of all pipeline stages in which they wait for each other."),
     ),
     *_group(
         "request",

@@ -39,6 +39,9 @@ class Row(NamedTuple):
         latency: hops, set-up and other seconds that no rate shortens [s].
         share: work of the mean chip as a share of the fullest chip's; energy is paid by the mean chip.
         beside: name of the rows behind which this one may run (empty: nothing hides it).
+        streams: independent pieces, each with a start of its own: sequences x heads of keys and values of a scan, the
+            experts on the chip of a grouped product.
+        outputs: elements of the matrix product's result, of which each unit of the chip takes a tile.
     """
 
     name: str
@@ -54,3 +57,5 @@ class Row(NamedTuple):
     latency: Number = 0.0
     share: Number = 1.0
     beside: str = ""
+    streams: Number = 0.0
+    outputs: Number = 0.0

@@ -5,6 +5,7 @@ they come from is written in ``arch/``; `codesign.catalog` reads them into this 
 """
 
 import equinox as eqx
+import jax.numpy as jnp
 
 from codesign.lanes import Number
 
@@ -71,3 +72,10 @@ class Machine(eqx.Module):
     chip_power: Number
     provisioned_power: Number
     dollars_per_hour: Number
+
+    def tensor_rate(self, dtype: Number) -> Number:
+        """Peak matrix arithmetic in a format given as an index into `codesign.lanes.TENSOR_DTYPES` [FLOP/s]."""
+        if isinstance(dtype, float):
+            return (self.tensor_bf16, self.tensor_fp8, self.tensor_fp4)[int(dtype)]
+        narrow = jnp.where(dtype < 1.5, self.tensor_fp8, self.tensor_fp4)
+        return jnp.where(dtype < 0.5, self.tensor_bf16, narrow)

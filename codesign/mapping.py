@@ -34,6 +34,7 @@ class Mapping(eqx.Module):
         context_split: 1 where TP splits the KV scan by context, 0 by heads.
         microbatches: micro-batches in flight.
         stages: distinct stage compositions, (compositions, blocks + 1); the last column flags the head.
+        chunk: most tokens of a prompt that one pass takes (prefill, midfill, serve); infinite for whole prompts.
     """
 
     pp: Number
@@ -43,6 +44,7 @@ class Mapping(eqx.Module):
     context_split: Number
     microbatches: Number
     stages: jax.Array | np.ndarray
+    chunk: Number = inf
 
     @property
     def chips(self) -> Number:
@@ -111,6 +113,8 @@ def enumerate_mappings(
     ep: int | None = None,
     attention_split: str | None = None,
     microbatches: int | None = None,
+    chunks: tuple[float, ...] = (inf,),
+    flow: bool = True,
     max_domain_tp: int | None = None,
 ) -> Mapping:
     """All legal mappings within what is given, stacked along the first axis.
@@ -119,6 +123,8 @@ def enumerate_mappings(
         model: structure to place.
         max_chips: chips that the machine offers.
         chips, pp, tp, dp, ep, attention_split, microbatches: fixed where given, else searched.
+        chunks: most tokens of a prompt per pass, each of these tried.
+        flow: as many micro-batches as stages in flight where none are given (decode), else one.
         max_domain_tp: TP stays inside the scale-up domain of this many chips.
 
     Raises:
@@ -165,7 +171,8 @@ def enumerate_mappings(
                     splits = [0.0, 1.0] if t > 1 and splits_context else [0.0]
                     if attention_split is not None:
                         splits = [1.0 if attention_split == "context" and t > 1 else 0.0]
-                    found += [(p, t, d, e, s, microbatches or p) for s in splits]
+                    flying = microbatches or (p if flow else 1)
+                    found += [(p, t, d, e, s, flying, chunk) for s in splits for chunk in chunks]
     if not found:
         _, reason = min(refused, key=lambda r: r[0])
         raise CodesignError(reason, key="mapping", allowed="degrees with pp x tp x dp chips, ep dividing tp x dp")
@@ -173,12 +180,13 @@ def enumerate_mappings(
 
 
 def stack(model: Model, degrees: Sequence[tuple[float, ...]]) -> Mapping:
-    """Stack tuples (pp, tp, dp, ep, context_split, microbatches) into one Mapping of arrays."""
-    table = np.asarray(degrees, dtype=float)
+    """Stack tuples (pp, tp, dp, ep, context_split, microbatches[, chunk]) into one Mapping of arrays."""
+    table = np.asarray([(*row, inf)[:7] for row in degrees], dtype=float)
     stages = {p: stage_table(model, int(p)) for p in sorted(set(table[:, 0]))}
     return Mapping(
         *(table[:, i] for i in range(6)),
         stages=np.stack([stages[p] for p in table[:, 0]]),
+        chunk=table[:, 6],
     )
 
 

@@ -69,31 +69,31 @@ def residency(model: Model, step: Step, mapping: Mapping) -> Residency:
     for _, layer in model.blocks:
         weights.append(sum(w.count * p.bytes[w.kind] * _here(w, step) for w in layer.weights(model.hidden)))
         share = layer.cache_share(step)
-        growing = layer.cache_elements() * (step.cached + step.new)
+        growing = layer.cache_elements() * (step.cached + step.whole)
         window = layer.window_elements()
         index: Number = 0.0
         if isinstance(layer, Indexed):
-            keys = layer.index_elements() * (step.cached + step.new)
+            keys = layer.index_elements() * (step.cached + step.whole)
             index = keys * layer.index_share(step) * p.bytes["index"]
         kept = layer.cache_elements() or layer.window_elements()
         kv.append((growing + window) * share * p.bytes["kv"] + index if kept else index)
         recurrent, conv = layer.state_elements()
         held = recurrent * p.bytes["state"] + conv * p.bytes["conv_state"]
-        state.append(held * share * step.new if recurrent or conv else 0.0)
+        state.append(held * share * (1.0 + step.drafts) if recurrent or conv else 0.0)
     table = model.vocab * model.hidden / step.tp
     first, last = table * p.bytes["embedding"], table * p.bytes["head"]
     if model.tied:  # stored once where both ends share a chip
         last = last * jnp.minimum(mapping.pp - 1.0, 1.0)
     if model.drafts is not None:
-        last = last + jnp.where(step.new > 1.0, model.drafts.parameters / step.tp * p.bytes["drafter"], 0.0)
+        last = last + jnp.where(step.drafts > 0.0, model.drafts.parameters / step.tp * p.bytes["drafter"], 0.0)
 
     moe = [layer for _, layer in model.blocks if isinstance(layer, MoE)]
     act = p.bytes["activation"]
-    per_token = (8.0 * model.hidden + 2.0 * model.vocab / step.tp) * act
+    per_token = 8.0 * model.hidden * act
     if moe:
         landing = 2.0 * step.dp * moe[0].top_k / step.ep * moe[0].expert_width(model.hidden)
         per_token = per_token + 2.0 * landing * act
-    per_token = per_token * step.new
+    per_token = per_token * step.new + 2.0 * model.vocab / step.tp * act * (1.0 + step.drafts)
 
     weight_bytes = fullest(mapping, weights, first, last)
     kv_one = fullest(mapping, kv, 0.0, 0.0)

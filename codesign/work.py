@@ -19,9 +19,9 @@ class Pass(NamedTuple):
     """Rows of a pass, per layer.
 
     Attributes:
-        blocks: for each block of the model, its rows in order.
-        head: rows of the output projection and of the drafter, once per pass, on the last stage.
-        hand_off: the row of all hand-offs between stages.
+        blocks: for each block of the model, its rows in order, per chunk of a prompt.
+        head: rows of embedding, output projection and drafter, once for all chunks, on the last stage.
+        hand_off: the row of all hand-offs between stages, per chunk.
     """
 
     blocks: tuple[tuple[Row, ...], ...]
@@ -60,15 +60,15 @@ def _norm(step: Step, hidden: int, shared_out: Number, streams: int = 1) -> Row:
     )
 
 
-def drafter_rows(model: Model, step: Step, drafts: Number) -> tuple[Row, ...]:
+def drafter_rows(model: Model, step: Step) -> tuple[Row, ...]:
     """The drafter's own passes, each reading its weights and the model's head once.
 
     A chain runs once per draft with ``B`` rows, a block drafter once for all drafts with ``B d`` rows.  Its cache is
     left out (a few layers against the model's dozens).
     """
-    if model.drafts is None:
+    if model.drafts is None or step.block:
         return ()
-    d = model.drafts
+    d, drafts = model.drafts, step.drafts
     passes = jnp.minimum(drafts, 1.0) if d.method == "block" else drafts
     rows = step.batch * drafts / jnp.maximum(passes, 1.0)
     one = gemm(
@@ -92,14 +92,13 @@ def drafter_rows(model: Model, step: Step, drafts: Number) -> tuple[Row, ...]:
     )
 
 
-def pass_rows(model: Model, step: Step, pp: Number, drafts: Number) -> Pass:
+def pass_rows(model: Model, step: Step, pp: Number) -> Pass:
     """Count the work of one pass of one micro-batch.
 
     Args:
         model: the structure (static).
         step: batch, lengths, degrees, machine and precision.
         pp: pipeline stages.
-        drafts: drafted tokens per sequence; ``step.new`` is one more.
     """
     from codesign.layers.moe import MoE
 
@@ -111,7 +110,7 @@ def pass_rows(model: Model, step: Step, pp: Number, drafts: Number) -> Pass:
         )
         for _, layer in model.blocks
     )
-    t, vocab = step.tokens, model.vocab / step.tp
+    t, vocab = step.answered, model.vocab / step.tp
     head = gemm("head", vocab * hidden, t, hidden, vocab, "head", step)
     sample = Row(
         "sample",
@@ -121,13 +120,18 @@ def pass_rows(model: Model, step: Step, pp: Number, drafts: Number) -> Pass:
         launches=2.0,
     )
     embed = Row(
-        "embed", "elementwise", memory=t * hidden * (p.bytes["embedding"] + p.bytes["activation"]), launches=1.0
+        "embed",
+        "elementwise",
+        memory=step.batch * step.whole * hidden * (p.bytes["embedding"] + p.bytes["activation"]),
+        launches=step.chunks,
     )
     gather = all_gather("sample_gather", 8.0 * t * step.tp, step.tp, step.machine)
     return Pass(
         blocks=blocks,
-        head=(embed, head, sample, gather, *drafter_rows(model, step, drafts)),
-        hand_off=hand_off(t * model.streams * hidden * p.bytes["activation"], pp, step.tp * step.dp, step.machine),
+        head=(embed, head, sample, gather, *drafter_rows(model, step)),
+        hand_off=hand_off(
+            step.tokens * model.streams * hidden * p.bytes["activation"], pp, step.tp * step.dp, step.machine
+        ),
     )
 
 

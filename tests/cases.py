@@ -8,13 +8,16 @@ import equinox as eqx
 
 from codesign.evaluation.case import Case, load_case
 from codesign.evaluation.document import evaluation_document
+from codesign.evaluation.request import Request
 from codesign.execution import Execution
 from codesign.layers.base import Step
 from codesign.machine import Machine
 from codesign.mapping import Mapping, stack, take
 from codesign.model import Model
 from codesign.objective.compiled import leaves
-from codesign.objective.decode import Decode, Load, TimedPass, decode, step_of, timed_pass
+from codesign.objective.decode import decode
+from codesign.objective.metrics import Load, Metrics
+from codesign.objective.timing import TimedPass, step_of, timed_pass
 from codesign.precision import Precision
 from codesign.work import pass_rows
 
@@ -67,10 +70,13 @@ def load(batch: float = 1.0, context: float = 1000.0, drafts: float = 0.0, skew:
 
 def step(
     of: Machine, precision: Precision, *, batch: float = 1.0, new: float = 1.0, cached: float = 1000.0, tp: int = 1,
-    dp: int = 1, ep: int = 1, context: bool = False, skew: float = 0.0,
+    dp: int = 1, ep: int = 1, context: bool = False, skew: float = 0.0, drafts: float = 0.0, chunks: float = 1.0,
+    block: bool = False,
 ) -> Step:  # fmt: skip
     """A pass as a layer sees it."""
-    return Step(batch, new, cached, float(tp), float(dp), float(ep), float(context), skew, of, precision)
+    return Step(
+        batch, new, cached, float(tp), float(dp), float(ep), float(context), skew, of, precision, drafts, chunks, block
+    )
 
 
 def _numbers(of: Case, where: Mapping, what: Load, execution: Execution | None, on: Machine | None) -> Any:
@@ -83,12 +89,13 @@ def timed(
     of: Case, where: Mapping, what: Load, execution: Execution | None = None, on: Machine | None = None
 ) -> TimedPass:
     """`timed_pass` of a case, point by point."""
-    return timed_pass(of.model, *_numbers(of, where, what, execution, on))
+    machine, constants, precision, where, what = _numbers(of, where, what, execution, on)
+    return timed_pass(of.model, machine, constants, where, step_of(machine, precision, where, what))
 
 
 def decoded(
     of: Case, where: Mapping, what: Load, execution: Execution | None = None, on: Machine | None = None
-) -> Decode:
+) -> Metrics:
     """`decode` of a case, point by point."""
     return decode(of.model, *_numbers(of, where, what, execution, on))
 
@@ -96,7 +103,7 @@ def decoded(
 def work(of: Case, where: Mapping, what: Load) -> dict[str, dict[str, float]]:
     """Work of each row of a pass, summed over its layers, by ``block.row`` and lane."""
     machine, _, precision, where, what = _numbers(of, where, what, None, None)
-    found = pass_rows(of.model, step_of(machine, precision, where, what), where.pp, what.drafts)
+    found = pass_rows(of.model, step_of(machine, precision, where, what), where.pp)
     rows = {
         f"{name}.{row.name}": (n, row)
         for (name, _), block, n in zip(of.model.blocks, found.blocks, of.model.block_counts(), strict=True)
@@ -110,7 +117,15 @@ def document(of: Case, where: Mapping, what: Load) -> dict[str, Any]:
     """The JSON of one evaluation, without compiling anything."""
     found = decoded(of, where, what)
     return evaluation_document(
-        of, where, what, found, feasible=True, tpot=None, stopped="request", margin={}, warnings=[]
+        of,
+        where,
+        Request(context=float(what.context)),
+        what,
+        found,
+        feasible=True,
+        stopped="request",
+        margin={},
+        warnings=[],
     ).to_json()
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from codesign.evaluation.case import Case, Degrees
 from codesign.mapping import take
 from codesign.objective.compiled import solve_points
-from codesign.objective.decode import Load
+from codesign.objective.metrics import Load
 
 CASES = [("gb200-nvl72", "kimi-k3"), ("b200", "llama3.1-70b")]
 

@@ -65,7 +65,7 @@ def codesign(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
         (("evaluate", *K3[:4], "--context", "-5"), ("--context", "negative")),
         (("evaluate", *K3, "--tpot", "20"), ("--tpot", "no unit", "20 ms")),
         (("evaluate", *K3, "--tpot", "0 ms"), ("--tpot",)),
-        (("evaluate", *K3, "--phase", "dream"), ("--phase", "allowed: decode")),
+        (("evaluate", *K3, "--phase", "dream"), ("--phase", "allowed: prefill, midfill, decode, serve")),
         (("evaluate", *K3, "--chips", "several"), ("--chips",)),
         (("evaluate", *K3, "--chips", "0"), ("--chips",)),
         (("evaluate", *K3, "--chips", "7", "--pp", "2"), ("chips",)),

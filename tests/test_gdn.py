@@ -6,7 +6,6 @@ import pytest
 from kinds import parameters, rows, weight_flop
 
 from codesign.layers.gdn import GDN
-from codesign.layers.recurrent import LONGEST_DRAFT
 
 LAYER = GDN(heads=16, value_heads=64, key_width=128, value_width=128)
 Q, V, H = 16 * 128, 64 * 128, 4096
@@ -42,21 +41,21 @@ def test_drafts_write_a_state_each_and_long_blocks_one_per_chunk() -> None:
     cells, conv = LAYER.state_elements()
     kept = cells * 4 + conv * 2
 
-    def states(new: float) -> float:
-        found = rows(LAYER, H, new=new)["state"].memory
+    def states(new: float, drafts: float) -> float:
+        found = rows(LAYER, H, new=new, drafts=drafts, block=not drafts)["state"].memory
         return float(found - new * (2 * Q + 3 * V + 128) * 2) / kept
 
-    assert [states(q) for q in (1.0, 2.0, 8.0)] == pytest.approx([2, 3, 9])
-    assert states(8192.0) == pytest.approx(2 * 8192 / 64)
-    found = [states(float(q)) for q in range(1, 1200)]
+    assert [states(q, q - 1.0) for q in (1.0, 2.0, 8.0)] == pytest.approx([2, 3, 9])
+    assert states(8192.0, 0.0) == pytest.approx(2 * 8192 / 64)
+    found = [states(float(q), 0.0) for q in range(1, 1200)]
     assert all(b >= a - 1e-6 for a, b in pairwise(found))
 
 
 def test_chunks_trade_elementwise_work_for_matrix_work() -> None:
-    short, long = (rows(LAYER, H, new=q)["state"] for q in (float(LONGEST_DRAFT), 4096.0))
+    short, long = (rows(LAYER, H, new=q, block=True)["state"] for q in (1.0, 4096.0))
     # 2 L (2 d_k + d_v) inside a chunk of 64 and 6 d_k d_v between chunks, per value head.
     assert long.tensor / 4096 == 64 * (2 * 64 * 3 * 128 + 6 * 128 * 128)
-    assert long.vector / 4096 < 0.3 * short.vector / LONGEST_DRAFT
+    assert long.vector / 4096 < 0.3 * short.vector
 
 
 def test_heads_split_over_tp() -> None:

@@ -14,8 +14,9 @@ from codesign.execution import Execution
 from codesign.machine import Machine
 from codesign.mapping import take
 from codesign.objective.compiled import DIRECTIONS, elasticities, leaves, score_points, solve_points
-from codesign.objective.decode import Load, decode
+from codesign.objective.decode import decode
 from codesign.objective.gradient import SHORTFALL
+from codesign.objective.metrics import Load
 
 #: Structure, not numbers: steps of the domain and the choice of a reduction have no useful derivative.
 FIXED = ("scale_up_domain", "scale_out_domain", "in_switch_reduction")

@@ -11,7 +11,7 @@ from codesign.evaluation.case import Case
 from codesign.layers.gqa import GQA
 from codesign.layers.mlp import MLP
 from codesign.model import Model
-from codesign.objective.decode import step_of
+from codesign.objective.timing import step_of
 from codesign.precision import Precision
 from codesign.residency import Residency, batch_that_fits, residency
 

@@ -14,7 +14,7 @@ from codesign.work import Pass, pass_rows
 
 def passed(model: Model) -> Pass:
     """A pass of 5 tokens over two stages."""
-    return pass_rows(model, step(machine(), BF16, batch=5.0), 2.0, 0.0)
+    return pass_rows(model, step(machine(), BF16, batch=5.0), 2.0)
 
 
 def test_one_stream_is_the_plain_residual() -> None:

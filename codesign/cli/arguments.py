@@ -28,11 +28,43 @@ Workspace = Annotated[
 ]
 Arch = Annotated[str, typer.Option("--arch", metavar="NAME", help="System to run on, as in 'codesign list arch'.")]
 Model = Annotated[str, typer.Option("--model", metavar="NAME", help="Model to serve, as in 'codesign list workloads'.")]
-Phase = Annotated[str, typer.Option("--phase", metavar="PHASE", help="Phase of inference: decode.")]
-Context = Annotated[
-    str, typer.Option("--context", metavar="TOKENS", help="Cached tokens per sequence: 515000, 128Ki, 128k.")
+_LENGTHS = "What is served: prefill takes --new, midfill --cached --new, decode --context, serve --isl --osl"
+Phase = Annotated[
+    str, typer.Option("--phase", metavar="PHASE", help="Regime of inference: prefill, midfill, decode or serve.")
+]
+
+
+def _length(flag: str, words: str) -> Any:
+    return typer.Option(flag, metavar="TOKENS", rich_help_panel=_LENGTHS, help=words)
+
+
+Context = Annotated[str | None, _length("--context", "Cached tokens per sequence in decode: 515000, 128Ki, 128k.")]
+Cached = Annotated[str | None, _length("--cached", "Tokens that a prompt finds in the cache (midfill, serve).")]
+New = Annotated[str | None, _length("--new", "New tokens of a prompt (prefill, midfill).")]
+Isl = Annotated[str | None, _length("--isl", "Tokens of a prompt (serve).")]
+Osl = Annotated[str | None, _length("--osl", "Tokens of an answer (serve).")]
+Concurrency = Annotated[
+    float | None,
+    typer.Option(
+        metavar="N", rich_help_panel=_LENGTHS, help="Requests in flight on the whole mapping, in closed loop (serve)."
+    ),
+]
+Framework = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", rich_help_panel=_LENGTHS, help="Add the host time of sglang, vllm, trt or atom (serve)."
+    ),
 ]
 Tpot = Annotated[str | None, typer.Option("--tpot", metavar="TIME", help='Target time per output token, e.g. "20 ms".')]
+Ttft = Annotated[
+    str | None, typer.Option("--ttft", metavar="TIME", help='Target time to the first token of a prompt, e.g. "2 s".')
+]
+Chunk = Annotated[
+    str | None,
+    typer.Option(
+        "--chunk", metavar="TOKENS", rich_help_panel=_MAPPING, help="Most tokens of a prompt that one pass takes."
+    ),
+]
 Ideal = Annotated[
     bool,
     typer.Option(

@@ -9,8 +9,6 @@ import typer
 from codesign.cli import arguments as arg
 from codesign.errors import CodesignError
 
-PHASES = ("decode",)
-
 
 def register(app: typer.Typer) -> None:
     """Add this module's commands to the program."""
@@ -21,6 +19,8 @@ def register(app: typer.Typer) -> None:
         "codesign evaluate --arch b200 --model deepseek-v3 --context 8Ki --tp 8 --dp 1 --batch 1 --ideal",
         "codesign evaluate --arch jalapeno --model kimi-k3 --context 515000 --weights fp8 --json",
         'codesign evaluate --arch h200 --model kimi-k3 --context 8Ki --set system.scale_up_hop="0.1 us"',
+        "codesign evaluate --arch jalapeno --model kimi-k3 --phase midfill --cached 511000 --new 4000",
+        "codesign evaluate --arch b200 --model gpt-oss-120b --phase serve --isl 8Ki --osl 1Ki --concurrency 64 --tp 8",
     )
     arg.add_command(
         app,
@@ -40,9 +40,16 @@ def register(app: typer.Typer) -> None:
 def evaluate(
     arch: arg.Arch,
     model: arg.Model,
-    context: arg.Context,
     phase: arg.Phase = "decode",
+    context: arg.Context = None,
+    cached: arg.Cached = None,
+    new: arg.New = None,
+    concurrency: arg.Concurrency = None,
+    isl: arg.Isl = None,
+    osl: arg.Osl = None,
+    framework: arg.Framework = None,
     tpot: arg.Tpot = None,
+    ttft: arg.Ttft = None,
     chips: arg.Chips = None,
     pp: arg.Pp = None,
     tp: arg.Tp = None,
@@ -51,6 +58,7 @@ def evaluate(
     attention_split: arg.AttentionSplit = None,
     batch: arg.Batch = None,
     microbatches: arg.Microbatches = None,
+    chunk: arg.Chunk = None,
     drafts: arg.Drafts = 0,
     weights: arg.Weights = None,
     kv_dtype: arg.KvDtype = None,
@@ -62,15 +70,17 @@ def evaluate(
     as_json: arg.Json = False,
     workspace: arg.Workspace = None,
 ) -> None:
-    """Predict one model on one machine: TPOT, tokens per second and megawatt, memory, network, energy, and why.
+    """Predict one model on one machine in one regime: TPOT or TTFT, tokens per second and megawatt, energy, and why.
 
     Without mapping flags the best mapping is found and named. An infeasible request is an answer: what is missing,
     and the nearest mapping that is feasible.
     """
     request = _request(
-        phase=phase, context=context, tpot=tpot, batch=batch, chips=chips, pp=pp, tp=tp, dp=dp, ep=ep,
-        attention_split=attention_split, microbatches=microbatches, drafts=drafts, weights=weights, kv_dtype=kv_dtype,
-        attention_dtype=attention_dtype, skew=skew, output=output, ideal=ideal, set=override, workspace=workspace,
+        phase=phase, context=context, cached=cached, new=new, concurrency=concurrency, isl=isl, osl=osl,
+        framework=framework, tpot=tpot, ttft=ttft, batch=batch, chips=chips, pp=pp, tp=tp, dp=dp, ep=ep,
+        attention_split=attention_split, microbatches=microbatches, chunk=chunk, drafts=drafts, weights=weights,
+        kv_dtype=kv_dtype, attention_dtype=attention_dtype, skew=skew, output=output, ideal=ideal, set=override,
+        workspace=workspace,
     )  # fmt: skip
     from codesign import api
     from codesign.cli import tables
@@ -81,9 +91,16 @@ def evaluate(
 def frontier(
     arch: arg.Arch,
     model: arg.Model,
-    context: arg.Context,
     phase: arg.Phase = "decode",
+    context: arg.Context = None,
+    cached: arg.Cached = None,
+    new: arg.New = None,
+    concurrency: arg.Concurrency = None,
+    isl: arg.Isl = None,
+    osl: arg.Osl = None,
+    framework: arg.Framework = None,
     tpot: arg.Tpot = None,
+    ttft: arg.Ttft = None,
     chips: arg.Chips = None,
     pp: arg.Pp = None,
     tp: arg.Tp = None,
@@ -92,6 +109,7 @@ def frontier(
     attention_split: arg.AttentionSplit = None,
     batch: arg.Batch = None,
     microbatches: arg.Microbatches = None,
+    chunk: arg.Chunk = None,
     drafts: arg.Drafts = 0,
     weights: arg.Weights = None,
     kv_dtype: arg.KvDtype = None,
@@ -105,9 +123,11 @@ def frontier(
 ) -> None:
     """Pareto frontier over mappings and batch: tokens per second per megawatt against tokens per second per user."""
     request = _request(
-        phase=phase, context=context, tpot=tpot, batch=batch, chips=chips, pp=pp, tp=tp, dp=dp, ep=ep,
-        attention_split=attention_split, microbatches=microbatches, drafts=drafts, weights=weights, kv_dtype=kv_dtype,
-        attention_dtype=attention_dtype, skew=skew, output=output, ideal=ideal, set=override, workspace=workspace,
+        phase=phase, context=context, cached=cached, new=new, concurrency=concurrency, isl=isl, osl=osl,
+        framework=framework, tpot=tpot, ttft=ttft, batch=batch, chips=chips, pp=pp, tp=tp, dp=dp, ep=ep,
+        attention_split=attention_split, microbatches=microbatches, chunk=chunk, drafts=drafts, weights=weights,
+        kv_dtype=kv_dtype, attention_dtype=attention_dtype, skew=skew, output=output, ideal=ideal, set=override,
+        workspace=workspace,
     )  # fmt: skip
     from codesign import api
     from codesign.cli import tables
@@ -138,23 +158,18 @@ def compare(
         comparisons.comparison(document)
 
 
-def _request(
-    *, phase: str, context: str, tpot: str | None, batch: float | None, output: str, **given: Any
-) -> dict[str, Any]:
+def _request(*, phase: str, context: str | None, batch: float | None, **given: Any) -> dict[str, Any]:
     """Arguments of the API in SI units, checked as far as no file is needed."""
-    if phase not in PHASES:
-        raise CodesignError(f"unknown phase {phase!r}", key="--phase", allowed=", ".join(PHASES))
     if batch is not None and not 0 < batch < float("inf"):
         raise CodesignError(f"{batch} is no batch", key="--batch", allowed="more than 0 sequences")
-    return {
-        "phase": phase,
-        "context": arg.quantity(context, "token", "--context"),
-        "tpot": arg.quantity(tpot, "s", "--tpot"),
-        "batch": batch,
-        "output": arg.quantity(output, "token", "--output"),
-        **given,
-        "set": tuple(given["set"] or ()),
-    }
+    if phase == "decode" and context is None:
+        raise CodesignError("is missing: decode needs it", key="--context", allowed="tokens, e.g. 128Ki")
+    for name in ("cached", "new", "isl", "osl", "chunk", "output"):
+        given[name] = arg.quantity(given[name], "token", f"--{name}")
+    for name in ("tpot", "ttft"):
+        given[name] = arg.quantity(given[name], "s", f"--{name}")
+    asked = {"phase": phase, "context": arg.quantity(context, "token", "--context"), "batch": batch, **given}
+    return asked | {"set": tuple(given["set"] or ())}
 
 
 def _read(path: Path, workspace: Path | None) -> Any:

@@ -70,17 +70,29 @@ def mapping_words(mapping: Mapping[str, Any]) -> str:
         words += f", KV by {mapping['attention_split']}"
     if mapping["microbatches"] > 1:
         words += f", {mapping['microbatches']} micro-batches"
+    if mapping.get("chunk"):
+        words += f", chunks of {mapping['chunk']:,.0f} tokens"
     return words
+
+
+def request_words(result: Mapping[str, Any]) -> str:
+    """What was asked, in words: ``midfill of 4,000 tokens behind 511,000``."""
+    request, phase = result["request"], result["phase"]
+    if phase == "decode":
+        return f"decode at {request['context']:,.0f} tokens of context"
+    if phase == "serve":
+        flying = request["batch"] * result["mapping"]["dp"] * result["mapping"]["microbatches"]
+        words = f"serving {flying:,.4g} requests of {request['isl']:,.0f} tokens in, {request['osl']:,.0f} out"
+        return words + (f" by {request['framework']}" if request["framework"] else "")
+    behind = f" behind {request['context']:,.0f}" if request["context"] else ""
+    return f"{phase} of {request['new']:,.0f} tokens{behind}"
 
 
 def evaluation(result: Mapping[str, Any], out: Console | None = None) -> None:
     """Draw one evaluation."""
     out = out or console()
     request = result["request"]
-    out.print(
-        f"[bold]{result['model']}[/bold] {result['phase']} at {request['context']:,.0f} tokens of context "
-        f"on [bold]{result['arch']}[/bold]"
-    )
+    out.print(f"[bold]{result['model']}[/bold] {request_words(result)} on [bold]{result['arch']}[/bold]")
     state = "[green]feasible[/green]" if result["feasible"] else "[red]not feasible[/red]"
     out.print(f"{state}, limited by {result['limited_by']}")
     margin = result["margin"]
@@ -120,7 +132,9 @@ MARGINS = {
     "power_w": ("below the power limit", "W"),
     "tpot_s": ("TPOT to spare", "s"),
     "least_tpot_s": ("least TPOT reachable", "s"),
-    "missing_s": ("TPOT missed by", "s"),
+    "ttft_s": ("TTFT to spare", "s"),
+    "least_ttft_s": ("least TTFT reachable", "s"),
+    "missing_s": ("target missed by", "s"),
     "missing_bytes": ("memory missing", "B"),
 }
 
@@ -137,8 +151,19 @@ def _margin(margin: Mapping[str, Any]) -> str:
 def _headline(m: Mapping[str, Any]) -> Table:
     throttled = " (throttled)" if m["throttled"] else ""
     supplied = f"{told(m['all_in_power_w'], 'W')}; {told(m['provisioned_power_w'], 'W')}"
+    rate = ("tokens/s", "tokens_per_s", "token/s")
+    seen = ("context_tokens_per_s", "token/s")
+    times: list[tuple[str, str, str, str, str, str]] = []
+    if m["ttft_s"] is None:
+        times = [("TPOT", "tpot_s", "s", *rate)]
+    elif m["tpot_s"] is None:
+        bubbles = ("share of bubbles", "bubble_share", "1", "cached and new tokens/s", *seen)
+        times = [("TTFT", "ttft_s", "s", *rate), bubbles]
+    else:
+        shares = ("share of prompts in a step", "prefill_share", "1", "share of bubbles", "bubble_share", "1")
+        times = [("TPOT", "tpot_s", "s", *rate), ("TTFT", "ttft_s", "s", "prompt and answer tokens/s", *seen), shares]
     pairs = [
-        ("TPOT", "tpot_s", "s", "tokens/s", "tokens_per_s", "token/s"),
+        *times,
         (
             "tokens/s per user", "tokens_per_s_per_user", "token/s",
             "tokens/s per chip", "tokens_per_s_per_chip", "token/s",
@@ -202,13 +227,18 @@ def frontier(results: Sequence[Mapping[str, Any]], out: Console | None = None) -
         m, words = r["metrics"], mapping_words(r["mapping"])
         rows.append(
             (
-                words, r["limited_by"], f"{r['request']['batch']:.4g}", told(m["tpot_s"], "s", 3),
+                words, r["limited_by"], f"{r['request']['batch']:.4g}", told(m["tpot_s"] or m["ttft_s"], "s", 3),
                 told(m["tokens_per_s_per_user"], "token/s"), told(m["tokens_per_s_per_chip"], "token/s"),
                 told(m["tokens_per_s_per_megawatt"], "token/s"), told(m["memory_per_chip_bytes"], "B", 3),
             )
         )  # fmt: skip
-    title = f"{first['model']} {first['phase']} at {first['request']['context']:,.0f} tokens on {first['arch']}"
-    columns = ("mapping", "limited by", "batch", "TPOT", "tok/s/user", "tok/s/chip", "tok/s/MW", "memory")
-    out.print(table(title, columns, rows, left=2))
-    out.print(f"{TPOT_DEFINITION}; output tokens; MW as provisioned")
+    prompts = first["metrics"]["tpot_s"] is None
+    asked = "serving" if first["phase"] == "serve" else request_words(first)
+    columns = (
+        "mapping", "limited by", "batch", "TTFT" if prompts else "TPOT", "tok/s/user", "tok/s/chip", "tok/s/MW",
+        "memory",
+    )  # fmt: skip
+    out.print(table(f"{first['model']} {asked} on {first['arch']}", columns, rows, left=2))
+    tokens = "new prompt tokens" if prompts else f"{TPOT_DEFINITION}; output tokens"
+    out.print(f"{tokens}; MW as provisioned")
     warnings(dict.fromkeys(line for r in results for line in r.get("warnings") or ()), out)

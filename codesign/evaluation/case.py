@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from codesign.lanes import FAMILIES, TENSOR_DTYPES
 from codesign.machine import Machine
 from codesign.mapping import Mapping, enumerate_mappings
 from codesign.model import Model, model_of
+from codesign.objective.metrics import Framework
+from codesign.objective.phases import DECODE, Phase
 from codesign.precision import ARITHMETIC, BYTES, WEIGHT_CLASSES, Precision, with_cache
 
 #: Classes that ``--weights DTYPE`` leaves as the model file has them.
@@ -30,6 +33,12 @@ class Degrees:
     ep: int | None = None
     attention_split: str | None = None
     microbatches: int | None = None
+    chunk: float | None = None
+
+
+#: Chunks of prompts that are tried where none is given; infinite for whole prompts [token].
+PROMPT_CHUNKS = (1024.0, 2048.0, 4096.0, 8192.0, 16384.0, inf)
+SERVE_CHUNKS = (2048.0, 8192.0, inf)
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,8 @@ class Case:
         dtypes: dtype name per tensor class, as evaluated.
         max_chips: that the system offers.
         max_context: longest context that the model's publisher supports, or None [tokens].
+        phase: the regime that is asked about.
+        frameworks: the file of overheads of serving frameworks, or None.
     """
 
     arch: str
@@ -55,13 +66,36 @@ class Case:
     dtypes: dict[str, str]
     max_chips: int
     max_context: int | None = None
+    phase: Phase = DECODE
+    frameworks: Any = None
 
     def mappings(self, degrees: Degrees) -> Mapping:
         """All legal mappings within the given degrees, stacked; raises `CodesignError` where there is none."""
-        given = degrees.__dict__
+        given = dict(degrees.__dict__)
+        chunk, chunks = given.pop("chunk"), (inf,)
+        if self.phase.name == "decode":
+            if chunk is not None:
+                raise CodesignError("has no meaning in decode", key="--chunk", allowed="prefill, midfill, serve")
+        elif chunk is not None:
+            if not chunk > 0.0:
+                raise CodesignError(f"{chunk!r} tokens", key="--chunk", allowed="a number above 0")
+            chunks = (float(chunk),)
+        else:
+            chunks = SERVE_CHUNKS if self.phase.name == "serve" else PROMPT_CHUNKS
         return enumerate_mappings(
-            self.model, self.max_chips, **given, max_domain_tp=int(float(self.machine.scale_up_domain))
-        )
+            self.model, self.max_chips, **given, chunks=chunks, flow=self.phase.name in ("decode", "serve"),
+            max_domain_tp=int(float(self.machine.scale_up_domain)),
+        )  # fmt: skip
+
+    def framework(self, name: str | None) -> Framework:
+        """What a serving framework adds to the passes, by name; nothing outside serving.
+
+        Raises:
+            CodesignError: no such framework in ``arch/measurements/frameworks.toml``.
+        """
+        if self.frameworks is None or self.phase.name != "serve":
+            return Framework()
+        return framework_of(self.frameworks, name)
 
 
 def execution_of(measurement: Any) -> Execution:
@@ -79,6 +113,21 @@ def execution_of(measurement: Any) -> Execution:
         setup=si("setup"),
         overlap=si("overlap"),
     )
+
+
+def framework_of(measurement: Any, name: str | None) -> Framework:
+    """Overheads of a framework; without a name only the share of requests that decode is taken.
+
+    Raises:
+        CodesignError: no such framework.
+    """
+    si = measurement.si
+    known = sorted(key.removeprefix("step_") for key in measurement.numbers if key.startswith("step_"))
+    if name is None:
+        return Framework(decoding=si("decoding"))
+    if name not in known:
+        raise CodesignError(f"unknown framework {name!r}", key="--framework", allowed=", ".join(known))
+    return Framework(si(f"step_{name}", "s"), si(f"sequence_{name}", "s"), si("decoding"))
 
 
 def _dtype(name: str, key: str) -> str:
@@ -154,6 +203,7 @@ def load_case(
         precision=Precision.from_names(names),
         dtypes=names,
         max_chips=int(system.system.max_chips.si),
+        frameworks=catalog.load_measurement("frameworks", workspace, overrides=changed),
         max_context=loaded.max_context,
     )
 

@@ -7,9 +7,11 @@ import numpy as np
 
 from codesign.evaluation.case import Case
 from codesign.evaluation.operations import LANE_WORDS, binding, pass_table
+from codesign.evaluation.request import Request
 from codesign.lanes import TENSOR_DTYPES
 from codesign.mapping import Mapping
-from codesign.objective.decode import Decode, Load
+from codesign.objective.metrics import Load, Metrics
+from codesign.objective.prefill import chunks_of
 from codesign.routing import routing_law
 
 SCHEMA = "codesign.evaluation/1"
@@ -56,44 +58,53 @@ class Evaluation:
 
     def __repr__(self) -> str:
         d, m = self.document, self.document["metrics"]
+        name = "TPOT" if m["tpot_s"] else "TTFT"
         return (
-            f"Evaluation({d['model']} on {d['arch']}, TPOT {m['tpot_s'] * 1e3:.3g} ms, "
+            f"Evaluation({d['model']} on {d['arch']}, {name} {(m['tpot_s'] or m['ttft_s']) * 1e3:.3g} ms, "
             f"{m['tokens_per_s_per_megawatt']:,.0f} tokens/s/MW, limited by {d['limited_by']})"
         )
 
 
-def mapping_document(mapping: Mapping) -> dict[str, Any]:
-    """Degrees of one mapping as the JSON names them."""
+def mapping_document(mapping: Mapping, load: Load | None = None) -> dict[str, Any]:
+    """Degrees of one mapping as the JSON names them; ``chunk`` in tokens where prompts come in chunks."""
+    chunk = None
+    if load is not None and float(np.asarray(load.new)):
+        chunk = float(np.asarray(load.new)) / float(np.asarray(chunks_of(mapping, load)))
     pp, tp, dp, ep = (round(float(x)) for x in (mapping.pp, mapping.tp, mapping.dp, mapping.ep))
     return {
         "chips": pp * tp * dp, "pp": pp, "tp": tp, "dp": dp, "ep": ep, "moe_tp": tp * dp // ep,
         "attention_split": "context" if float(mapping.context_split) > 0.5 else "heads",
-        "microbatches": round(float(mapping.microbatches)), "chunk": None,
+        "microbatches": round(float(mapping.microbatches)), "chunk": chunk,
     }  # fmt: skip
 
 
-def metrics_document(found: Decode, load: Load) -> dict[str, Any]:
-    """Metrics of a decode pass under their contract names."""
+def metrics_document(found: Metrics, load: Load) -> dict[str, Any]:
+    """Metrics of a phase under their contract names; null where a phase has no such time.
+
+    A query is the tokens of an answer, in prefill and midfill one prompt.
+    """
     f = {k: float(np.asarray(v)) for k, v in found._asdict().items() if k != "memory"}
+    query = float(np.asarray(load.output if f["tpot_s"] else load.new))
     return {
-        "tpot_s": f["tpot_s"], "ttft_s": None, "pass_s": f["pass_s"], "accepted_tokens_per_pass": f["accepted"],
-        "tokens_per_s": f["tokens_per_s"], "context_tokens_per_s": None,
+        "tpot_s": f["tpot_s"] or None, "ttft_s": f["ttft_s"] or None, "pass_s": f["pass_s"],
+        "accepted_tokens_per_pass": f["accepted"],
+        "tokens_per_s": f["tokens_per_s"], "context_tokens_per_s": f["context_tokens_per_s"] or None,
         "tokens_per_s_per_chip": f["tokens_per_s_per_chip"], "tokens_per_s_per_user": f["tokens_per_s_per_user"],
         "tokens_per_s_per_megawatt": f["tokens_per_s_per_megawatt"],
         "tokens_per_s_per_megawatt_drawn": f["tokens_per_s_per_megawatt_drawn"],
         "energy_per_token_j": f["energy_per_token_j"],
-        "energy_per_query_j": f["energy_per_token_j"] * float(np.asarray(load.output)),
+        "energy_per_query_j": f["energy_per_token_j"] * query,
         "dollars_per_million_tokens": f["dollars_per_million_tokens"],
         "board_power_w": f["board_power_w"], "all_in_power_w": f["all_in_power_w"],
         "provisioned_power_w": f["provisioned_power_w"], "throttled": f["throttled"] > 0.5,
         "slowdown": f["slowdown"],
         "memory_per_chip_bytes": float(np.asarray(found.memory.total)) - float(np.asarray(found.memory.slack)),
         "network_peak_bytes_per_s": f["network_peak"], "network_mean_bytes_per_s": f["network_mean"],
-        "prefill_share": 0.0,
+        "prefill_share": f["prefill_share"], "bubble_share": f["bubble_share"],
     }  # fmt: skip
 
 
-def memory_document(found: Decode) -> dict[str, float]:
+def memory_document(found: Metrics) -> dict[str, float]:
     """Bytes per chip, part by part."""
     m = {k: float(np.asarray(v)) for k, v in found.memory._asdict().items()}
     slack = m["capacity"] - (m["weights"] + m["kv"] + m["state"] + m["buffer"] + m["working"])
@@ -170,11 +181,11 @@ def limited_by(rows: list[dict[str, Any]], stopped: str, *, throttled: bool = Fa
 def evaluation_document(
     case: Case,
     mapping: Mapping,
+    request: Request,
     load: Load,
-    found: Decode,
+    found: Metrics,
     *,
     feasible: bool,
-    tpot: float | None,
     stopped: str,
     margin: dict[str, Any],
     warnings: list[str],
@@ -185,14 +196,10 @@ def evaluation_document(
     rows, routing = pass_table(case, mapping, load)
     return Evaluation(
         {
-            "schema": SCHEMA, "arch": case.arch, "model": case.model_name, "phase": "decode", "feasible": feasible,
+            "schema": SCHEMA, "arch": case.arch, "model": case.model_name, "phase": request.phase, "feasible": feasible,
             "limited_by": limited_by(rows, stopped, throttled=bool(found.throttled > 0.5)), "margin": margin,
-            "request": {
-                "context": float(load.context), "new": 1.0 + float(load.drafts), "batch": float(load.batch),
-                "drafts": round(float(load.drafts)), "tpot_s": tpot, "output": float(load.output),
-                "skew": float(load.skew),
-            },
-            "mapping": mapping_document(mapping), "precision": case.dtypes,
+            "request": request.document(load),
+            "mapping": mapping_document(mapping, load), "precision": case.dtypes,
             "machine": {"rates": rates_document(case), "energies": energies_document(case)},
             "execution": execution_document(case), "metrics": metrics_document(found, load),
             "memory": memory_document(found), "operations": rows, "binding": binding(rows),

@@ -15,7 +15,9 @@ from codesign.machine import Machine
 from codesign.mapping import Mapping
 from codesign.model import Model
 from codesign.objective.compiled import uniform
-from codesign.objective.decode import Load, timed_pass
+from codesign.objective.metrics import Load
+from codesign.objective.phases import Phase
+from codesign.objective.timing import timed_pass
 from codesign.precision import Precision
 from codesign.routing import expected_distinct, fullest_rank_distinct
 
@@ -39,19 +41,28 @@ def _numbers(t: Timed, hidden: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-#: Names and kernel families of the rows of a pass, in the order of `_timed`, by model; noted while that is traced.
-_NAMES: dict[Model, tuple[list[list[tuple[str, str]]], list[tuple[str, str]], tuple[str, str]]] = {}
+#: Names and kernel families of the rows of a pass, in the order of `_timed`, by model and regime; noted while that is
+#: traced.
+_NAMES: dict[tuple[Model, Phase], tuple[list[list[tuple[str, str]]], list[tuple[str, str]], tuple[str, str]]] = {}
 
 
 def _timed(
-    model: Model, even: bool, machine: Machine, execution: Execution, precision: Precision, mapping: Mapping, load: Load
+    model: Model,
+    even: bool,
+    phase: Phase,
+    machine: Machine,
+    execution: Execution,
+    precision: Precision,
+    mapping: Mapping,
+    load: Load,
 ) -> Any:
-    """Numbers of every row of a pass, block by block, then those of the ends."""
-    timed = timed_pass(model, machine, execution, precision, mapping, uniform(load) if even else load)
+    """Numbers of every row of a pass, block by block, then those of the ends; and the chunks that it comes in."""
+    step = phase.step(machine, precision, mapping, uniform(load) if even else load)
+    timed = timed_pass(model, machine, execution, mapping, step)
     *names, head, (hand_off,) = [
         [(t.row.name, t.row.family) for t in section] for section in (*timed.blocks, timed.head, (timed.hand_off,))
     ]
-    _NAMES[model] = names, head, hand_off
+    _NAMES[model, phase] = names, head, hand_off
     blocks = [
         [_numbers(t, h) for t, h in zip(b, hs, strict=True)] for b, hs in zip(timed.blocks, timed.hidden, strict=True)
     ]
@@ -59,16 +70,16 @@ def _timed(
     moe = next((layer for _, layer in model.blocks if isinstance(layer, MoE)), None)
     if moe is not None:
         law = 0.0 if even else load.skew
-        bank = load.batch * (1.0 + load.drafts) * mapping.dp
+        bank = step.tokens * mapping.dp
         routing = {
             "distinct_experts_per_layer": expected_distinct(bank, moe.experts, moe.top_k, law),
             "distinct_experts_fullest_rank": fullest_rank_distinct(bank, moe.experts, moe.top_k, mapping.ep, law),
             "routed_assignments_per_layer": bank * moe.top_k,
         }
-    return blocks, [_numbers(t, 0.0) for t in timed.head], _numbers(timed.hand_off, 0.0), routing
+    return blocks, [_numbers(t, 0.0) for t in timed.head], _numbers(timed.hand_off, 0.0), routing, step.chunks
 
 
-_compiled = partial(jax.jit, static_argnums=(0, 1))(_timed)
+_compiled = partial(jax.jit, static_argnums=(0, 1, 2))(_timed)
 
 
 def operations(case: Case, mapping: Mapping, load: Load) -> list[dict[str, Any]]:
@@ -77,7 +88,7 @@ def operations(case: Case, mapping: Mapping, load: Load) -> list[dict[str, Any]]
 
 
 def pass_table(case: Case, mapping: Mapping, load: Load) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Every operation of a pass on the fullest chip, summed over its layers, as `codesign evaluate --json` lists it.
+    """Every operation of a pass on the fullest chip, summed over layers and chunks, as ``evaluate --json`` lists it.
 
     ``time_s = pnorm(lane_time_s) + latency_s`` with the exponent of the row's ``family``, and
     ``sum time_s - sum hidden_s = pass_s``; each lane time is ``work / (rate x efficiency)`` with the rates of
@@ -93,24 +104,25 @@ def pass_table(case: Case, mapping: Mapping, load: Load) -> tuple[list[dict[str,
     """
     fixed = leaves((case.machine, case.execution, case.precision, mapping, load))
     even = not np.any(np.asarray(load.skew))
-    blocks, head, hand_off, routing = _compiled(case.model, even, *fixed)
-    block_rows, head_rows, hand_off_row = _NAMES[case.model]
+    blocks, head, hand_off, routing, chunks = _compiled(case.model, even, case.phase, *fixed)
+    block_rows, head_rows, hand_off_row = _NAMES[case.model, case.phase]
+    again = float(np.asarray(chunks))
     found = [
-        (f"{name}.{row}", family, count, "every stage", numbers)
+        (f"{name}.{row}", family, count, again, "every stage", numbers)
         for (name, _), rows, block, count in zip(
             case.model.blocks, block_rows, blocks, case.model.block_counts(), strict=True
         )
         for (row, family), numbers in zip(rows, block, strict=True)
     ]
-    found += [(*row, 1, "last stage", numbers) for row, numbers in zip(head_rows, head, strict=True)]
-    found.append((*hand_off_row, 1, "between stages", hand_off))
+    found += [(*row, 1, 1.0, "last stage", numbers) for row, numbers in zip(head_rows, head, strict=True)]
+    found.append((*hand_off_row, 1, again, "between stages", hand_off))
     values = jax.tree.map(lambda x: float(np.asarray(x)), [numbers for *_, numbers in found])
 
     rows = []
-    for (name, family, count, stage, _), v in zip(found, values, strict=True):
+    for (name, family, count, times, stage, _), v in zip(found, values, strict=True):
         if v["time"] <= 0.0:
             continue
-        n = float(count)
+        n = count * times
         waits = dict(zip(LANES, v["lanes"], strict=True)) | {"latency": v["latency"]}
         memory, tensor, vector, up, out = (n * w for w in v["work"])
         rows.append(

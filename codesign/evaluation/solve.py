@@ -6,17 +6,19 @@ import numpy as np
 
 from codesign.evaluation.case import Case
 from codesign.mapping import Mapping
-from codesign.objective.compiled import decode_points, leaves, solve_points
-from codesign.objective.decode import Load
+from codesign.objective.compiled import evaluate_points, leaves, solve_points
+from codesign.objective.metrics import Load
 
-__all__ = ["decode_all", "leaves", "solve"]
+__all__ = ["evaluate_all", "leaves", "solve"]
 
 
 def solve(case: Case, mappings: Mapping, load: Load, tpot: Any, least: Any = 1.0, most: Any = np.inf) -> Any:
     """The largest admissible batch of each mapping, (n,); see `solve_points`."""
-    return solve_points(case.model, case.execution, case.precision, case.machine, mappings, load, tpot, least, most)
+    return solve_points(
+        case.model, case.execution, case.precision, case.machine, mappings, load, tpot, least, most, case.phase
+    )
 
 
-def decode_all(case: Case, mappings: Mapping, load: Load) -> Any:  # `Decode` of numpy arrays
-    """Each mapping at its own load, (n,); see `decode_points`."""
-    return decode_points(case.model, case.execution, case.precision, case.machine, mappings, load)
+def evaluate_all(case: Case, mappings: Mapping, load: Load) -> Any:  # `Metrics` of numpy arrays
+    """Each mapping at its own load, (n,); see `evaluate_points`."""
+    return evaluate_points(case.model, case.execution, case.precision, case.machine, mappings, load, case.phase)

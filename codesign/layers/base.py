@@ -17,12 +17,14 @@ from codesign.precision import Precision
 class Step(eqx.Module):
     """One pass of one micro-batch through one attention instance, as a layer sees it.
 
-    ``batch`` sequences bring ``new`` tokens each behind ``cached`` ones.  In decode ``new`` is one plus the drafts.
+    ``batch`` sequences bring ``new`` tokens each behind ``cached`` ones.  In decode ``new`` is one plus the drafts.  A
+    prompt that comes in n chunks is told as its mean chunk: ``cached`` stands before the first one, and what a layer
+    counts is the mean over all of them, so that n times a row is the work of the whole prompt.
 
     Attributes:
         batch: sequences B per micro-batch of one attention instance.
-        new: new tokens q per sequence.
-        cached: tokens c already in the cache, per sequence.
+        new: new tokens q per sequence, in one chunk.
+        cached: tokens c already in the cache before the first chunk, per sequence.
         tp: chips that share one attention instance.
         dp: attention instances per stage that share one expert bank.
         ep: ranks over which experts are split by expert; ``moe_tp = tp dp / ep`` splits each by tensor.
@@ -30,6 +32,10 @@ class Step(eqx.Module):
         skew: exponent of the power law of expert popularity, 0 for uniform.
         machine: the chip and its fabric.
         precision: bytes and arithmetic formats.
+        drafts: drafted tokens among the new ones, per sequence; each keeps a state of its own and has its logits.
+        chunks: chunks n of a prompt.
+        block: whether long blocks may come (static): KV tiles are then re-read by what the on-chip memory holds, and
+            latent attention takes its cheaper form.
     """
 
     batch: Number
@@ -42,6 +48,24 @@ class Step(eqx.Module):
     skew: Number
     machine: Machine
     precision: Precision
+    drafts: Number = 0.0
+    chunks: Number = 1.0
+    block: bool = eqx.field(static=True, default=False)
+
+    @property
+    def whole(self) -> Number:
+        """New tokens per sequence over all chunks, ``n q``."""
+        return self.new if _is_one(self.chunks) else self.new * self.chunks
+
+    @property
+    def behind(self) -> Number:
+        """Tokens cached before a chunk, in the mean over all chunks: ``c + (n - 1) q/2``."""
+        return self.cached if _is_one(self.chunks) else self.cached + (self.chunks - 1.0) / 2.0 * self.new
+
+    @property
+    def answered(self) -> Number:
+        """Tokens of the instance whose logits are needed: the last one of a sequence and its drafts."""
+        return self.batch * (1.0 + self.drafts)
 
     @property
     def tokens(self) -> Number:
@@ -50,8 +74,8 @@ class Step(eqx.Module):
 
     @property
     def attended(self) -> Number:
-        """Mean attended length of a new token under the causal mask, ``c + (q + 1)/2``."""
-        return self.cached + (self.new + 1.0) / 2.0
+        """Mean attended length of a new token under the causal mask, ``c + (n q + 1)/2``."""
+        return self.cached + (self.whole + 1.0) / 2.0
 
     @property
     def moe_tp(self) -> Number:
@@ -67,6 +91,10 @@ class Step(eqx.Module):
         import jax.numpy as jnp
 
         return jnp.where(self.dp > 1.5, self.tp, 1.0)
+
+
+def _is_one(x: Number) -> bool:
+    return isinstance(x, float) and x == 1.0
 
 
 @dataclass(frozen=True)
@@ -156,4 +184,5 @@ def gemm(
         dtype=p.math[kind],
         rows=tokens,
         launches=launches,
+        outputs=tokens * width_out,
     )

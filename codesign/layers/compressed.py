@@ -18,6 +18,7 @@ from codesign.fabric import all_gather, all_reduce, gather_scatter
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
 from codesign.layers.spans import clipped_mean, union_read
+from codesign.layers.tiles import passes, tokens_read
 
 
 @dataclass(frozen=True)
@@ -111,21 +112,24 @@ class Compressed:
             return 0.0
         if not self.top_k:
             return step.attended / self.ratio
-        return clipped_mean(step.cached, step.new, self.top_k * self.ratio) / self.ratio
+        return clipped_mean(step.cached, step.whole, self.top_k * self.ratio) / self.ratio
 
     def entries_read(self, step: Step) -> Number:
         """Compressed entries that one sequence reads: all of them, or the union of what its new tokens select."""
         if not self.ratio:
             return 0.0
-        seen = (step.cached + step.new) / self.ratio
-        return union_read(seen, self.top_k, step.new) if self.top_k else seen
+        again = passes(step, self.heads, self.width, self.width)
+        if not self.top_k:
+            return tokens_read(step, again) / self.ratio
+        return again * union_read((step.behind + step.new) / self.ratio, self.top_k, step.new / again)
 
     def _index_rows(self, step: Step, hidden: int) -> list[Row]:
         p, t, ways = step.precision, step.tokens, self.context_ways(step)
         scores = t * step.attended / self.ratio / ways
         queries = self.index_heads * self.index_width
         made = 2 * self._series * self.index_width
-        entries = (step.cached + 2.0 * step.new) / self.ratio / ways
+        read = tokens_read(step, passes(step, self.index_heads, self.index_width, 0.0))
+        entries = (read + step.new) / self.ratio / ways
         return [
             gemm(
                 "index_qk",
@@ -159,9 +163,10 @@ class Compressed:
         heads, split = self.heads / step.tp, step.context_split > 0.5
         queries = heads * self.width
         made = 2 * self._series * self.width
-        window = clipped_mean(step.cached, step.new, self.window)
+        window = clipped_mean(step.cached, step.whole, self.window)
         scores = t * (window + self.attended_entries(step)) * heads
-        read = jnp.minimum(step.cached + step.new, self.window + step.new - 1.0) + self.entries_read(step)
+        again = passes(step, self.heads, self.width, self.width)
+        read = tokens_read(step, again, self.window) + self.entries_read(step)
         written = step.new * (1.0 + (1.0 / self.ratio if self.ratio else 0.0))
         groups = self.out_groups / jnp.minimum(step.tp, float(self.out_groups))
         ranks = groups * self.out_rank

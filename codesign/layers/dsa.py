@@ -2,7 +2,8 @@ r"""DeepSeek sparse attention: latent attention over the k tokens that a small i
 
 Cached per token: the latent, ``r_kv + d_rope``, and one index key of ``d_idx`` in a dtype of its own.  The indexer
 scores every cached token, ``2 a n_idx d_idx`` FLOP per new token; the scan (absorbed form) covers the mean of
-``min(c + i, k)`` tokens.  A block of new tokens reads the union of its selections.  Layers may share an indexer: then
+``min(c + i, k)`` tokens.  A block of new tokens reads the union of its selections, or, where that costs less, scans
+expanded keys and values of everything seen under a mask, as MLA's long blocks do.  Layers may share an indexer: then
 one layer chooses and the following ones use its choice, without weights, keys or work of their own.
 Split by heads, every chip runs the whole indexer, since one choice serves all heads; split by context, each chip scores
 its range and the candidates are gathered.  Source: arXiv:2512.02556; GLM-5 shares as in the transformers library.
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 from codesign.fabric import all_gather
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
-from codesign.layers.mla import MLA
+from codesign.layers.mla import MLA, Form, cheaper
 from codesign.layers.spans import clipped_mean, union_read
+from codesign.layers.tiles import passes, tokens_read
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class DSA:
         p, t, ways = step.precision, step.tokens, self.context_ways(step)
         scores = t * step.attended / ways
         queries = self.index_heads * self.index_width
+        read = tokens_read(step, passes(step, self.index_heads, self.index_width, 0.0))
         return [
             gemm(
                 "index_qk",
@@ -97,7 +100,7 @@ class DSA:
             Row(
                 "index",
                 "attention",
-                memory=step.batch * (step.cached + 2.0 * step.new) / ways * self.index_width * p.bytes["index"]
+                memory=step.batch * (read + step.new) / ways * self.index_width * p.bytes["index"]
                 + t * queries * p.bytes["index"]
                 + 8.0 * scores,  # scores out and back for the selection, FP32
                 tensor=2.0 * scores * queries,
@@ -109,25 +112,32 @@ class DSA:
             all_gather("index_merge", 8.0 * t * self.top_k * ways, ways, step.machine),
         ]
 
-    def rows(self, step: Step, hidden: int) -> list[Row]:
-        p, t, ways = step.precision, step.tokens, self.context_ways(step)
+    def _sparse(self, step: Step, scores: Number) -> Form:
+        """The absorbed scan of what was chosen."""
+        p, ways, heads = step.precision, self.context_ways(step), self.heads / step.tp
         latent = self.kv_rank + self.rope
-        heads = self.heads / step.tp
-        scores = t * clipped_mean(step.cached, step.new, self.top_k) * heads
-        read = union_read(step.cached + step.new, self.top_k, step.new)
-        scan = Row(
-            "scan",
-            "attention",
-            memory=step.batch * (read + step.new) / ways * latent * p.bytes["kv"]
-            + t * heads * ways * (latent + self.kv_rank) * p.bytes["activation"],
+        again = passes(step, self.heads, latent, self.kv_rank)
+        read = again * union_read(step.behind + step.new, self.top_k, step.new / again)
+        return Form(
             tensor=2.0 * scores * (2 * self.kv_rank + self.rope),
-            dtype=p.math["scan"],
+            memory=step.batch * (read + step.new) / ways * latent * p.bytes["kv"]
+            + step.tokens * heads * ways * (latent + self.kv_rank) * p.bytes["activation"],
+            expanded=step.tokens,
             rows=step.new * self.heads,
-            vector=scores * (step.machine.exponential_ops + 4.0) + 8.0 * t * self.q_rank,
-            launches=2.0,
         )
+
+    def rows(self, step: Step, hidden: int) -> list[Row]:
+        dense = self._dense
+        scores = step.tokens * clipped_mean(step.cached, step.whole, self.top_k) * self.heads / step.tp
+        form = self._sparse(step, scores)
+        if step.block:
+            form = cheaper(dense, step, form, dense.expanded(step))
         choice = [] if self.shared_index else self._index_rows(step, hidden)
         rows: list[Row] = []
-        for row in self._dense.rows(step, hidden):
-            rows += [*choice, scan] if row.name == "scan" else [row]
+        for row in dense.rows_of(step, hidden, form):
+            if row.name == "scan":
+                vector = scores * (step.machine.exponential_ops + 4.0) + 8.0 * step.tokens * self.q_rank
+                rows += [*choice, row._replace(vector=vector)]
+            else:
+                rows.append(row)
         return rows

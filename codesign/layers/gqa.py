@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from codesign.fabric import all_reduce, gather_scatter
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
-from codesign.layers.spans import chunk_mean, chunk_read
+from codesign.layers.spans import chunk_mean, clipped_mean
+from codesign.layers.tiles import chunk_tokens_read, passes, tokens_read
 
 
 @dataclass(frozen=True)
@@ -117,22 +118,20 @@ class GQA:
         In chunks of w it is that of :math:`1 + ((c+i-1) \bmod w)`.
         """
         if self.chunk is not None:
-            return chunk_mean(step.cached, step.new, self.chunk)
+            return chunk_mean(step.cached, step.whole, self.chunk)
         if self.window is None:
             return step.attended
-        inside = jnp.clip(self.window - step.cached, 0.0, step.new)
-        total = inside * step.cached + inside * (inside + 1.0) / 2.0 + (step.new - inside) * self.window
-        return total / step.new
+        return clipped_mean(step.cached, step.whole, self.window)
 
     def tokens_read(self, step: Step) -> Number:
-        """Cached and new tokens whose keys and values one sequence reads: ``min(c + q, w + q - 1)``.
+        """Cached and new tokens whose keys and values one sequence reads: ``min(c + q, w + q - 1)`` in one pass.
 
         In chunks, those since the start of the chunk of the first new token.
         """
+        again = passes(step, self.heads / self.kv_heads, self.key_width, self.value_width)
         if self.chunk is not None:
-            return chunk_read(step.cached, step.new, self.chunk)
-        seen = step.cached + step.new
-        return seen if self.window is None else jnp.minimum(seen, self.window + step.new - 1.0)
+            return chunk_tokens_read(step, again, self.chunk)
+        return tokens_read(step, again, self.window)
 
     def rows(self, step: Step, hidden: int) -> list[Row]:
         p = step.precision

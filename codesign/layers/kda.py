@@ -1,8 +1,8 @@
 """Kimi Delta Attention: a gated delta rule with per-channel decay, a state instead of a cache.
 
 State per sequence: ``n_v d_k d_v`` elements in FP32 and ``(kernel - 1)`` columns of the short convolutions in BF16,
-read and written once per pass.  Decode costs ``4 n_v d_k d_v`` matrix and ``3 n_v d_k d_v`` elementwise operations
-per token.  With drafts, one state is written per draft position, so that a rejected draft costs no replay.
+read and written as `codesign.layers.recurrent` tells.  Decode costs ``4 n_v d_k d_v`` matrix and ``3 n_v d_k d_v``
+elementwise operations per token.
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from codesign.fabric import all_reduce
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
+from codesign.layers.recurrent import state_row
 
 
 @dataclass(frozen=True)
@@ -74,20 +75,18 @@ class KDA:
         p, t = step.precision, step.tokens
         state, conv = self.state_elements()
         cells = state / step.tp
-        kept = cells * p.bytes["state"] + conv / step.tp * p.bytes["conv_state"]
         projected = self._copied(hidden) + self._split(hidden) / step.tp
         inner = (3 * self._q + 2 * self._v) / step.tp
         rows = [
             gemm("qkv", projected, t, hidden, inner, "attention", step, launches=3.0),
-            Row(
-                "state",
-                "attention",
-                memory=step.batch * kept * (1.0 + step.new) + t * inner * p.bytes["activation"],
-                tensor=4.0 * t * cells,
-                dtype=0.0,
-                rows=t,
-                vector=3.0 * t * cells + t * (self._q * (step.machine.exponential_ops + 4.0) + 2.0 * conv) / step.tp,
-                launches=2.0,
+            state_row(
+                step,
+                cells=cells,
+                conv=conv / step.tp,
+                inside=self.value_heads / step.tp * (2 * self.key_width + self.value_width),
+                delta=True,
+                moved=inner,
+                elementwise=(self._q * (step.machine.exponential_ops + 4.0) + 2.0 * conv) / step.tp,
             ),
             gemm("output", self._v * hidden / step.tp, t, self._v / step.tp, hidden, "attention", step, launches=2.0),
             all_reduce("all_reduce", t * hidden * p.bytes["activation"], step.tp, step.machine),

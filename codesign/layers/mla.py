@@ -1,18 +1,24 @@
-"""Multi-head latent attention, absorbed form (decode).
+r"""Multi-head latent attention, absorbed and expanded.
 
-Cached per token: ``r_kv + d_rope`` elements, one head.  Absorbed, every query head scans the latent:
+Cached per token: ``r_kv + d_rope`` elements, one head.  Absorbed (decode), every query head scans the latent:
 ``2 a n_q (2 r_kv + d_rope)`` FLOP per new token; projections stay ``2 T params`` because the up-projections are
-multiplied into queries and outputs.  Split by heads, every chip keeps and reads the whole latent; split by context
-range, each chip reads its share and ``n_q (2 r_kv + d_rope)`` elements per token are exchanged.
+multiplied into queries and outputs.  Expanded (prefill), keys and values of all heads are made from the latents of
+every token seen, written and scanned: ``2 a n_q (d_nope + d_rope + d_v)`` FLOP, projections
+``2 T (params - kv_b) + 2 B (c + q) kv_b`` with ``kv_b = r_kv n_q (d_nope + d_v)``.  A long block takes the form that
+costs less.  Split by heads, every chip keeps and reads the whole latent; split by context range, each chip reads its
+share and ``n_q (2 r_kv + d_rope)`` elements per token are exchanged.  Left out: the memory that expanded keys and
+values take (kernels work through them piece by piece).
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from codesign.fabric import all_reduce, gather_scatter
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
+from codesign.layers.tiles import passes, tokens_read
 
 
 @dataclass(frozen=True)
@@ -70,24 +76,70 @@ class MLA:
     def cache_share(self, step: Step) -> Number:
         return 1.0 / self.context_ways(step)
 
+    @property
+    def up(self) -> int:
+        """Parameters that expand a latent to the keys and values of all heads."""
+        return self.kv_rank * self.heads * (self.nope + self.value)
+
+    def scores(self, step: Step) -> Number:
+        """Query-key pairs per chip and layer, one score each."""
+        return step.tokens * step.attended * self.heads / step.tp
+
+    def absorbed(self, step: Step) -> "Form":
+        """The form of decode: every head scans the latents themselves."""
+        p, heads, ways = step.precision, self.heads / step.tp, self.context_ways(step)
+        latent = self.kv_rank + self.rope
+        again = passes(step, self.heads, latent, self.kv_rank)
+        return Form(
+            tensor=2.0 * self.scores(step) * (2 * self.kv_rank + self.rope),
+            memory=step.batch * (tokens_read(step, again) + step.new) / ways * latent * p.bytes["kv"]
+            + step.tokens * heads * ways * (latent + self.kv_rank) * p.bytes["activation"],
+            expanded=step.tokens,
+            rows=step.new * self.heads,
+        )
+
+    def expanded(self, step: Step) -> "Form":
+        """The form of long blocks: keys and values of all heads are made from the latents, written and scanned."""
+        p, heads, ways = step.precision, self.heads / step.tp, self.context_ways(step)
+        latent, made = self.kv_rank + self.rope, self.nope + self.value
+        again = passes(step, 1.0, self.nope + self.rope, self.value)
+        seen = step.behind + step.new
+        read = (seen + tokens_read(step, again)) * heads * made * p.bytes["activation"]
+        return Form(
+            tensor=2.0 * self.scores(step) * (made + self.rope),
+            memory=step.batch * (read + (seen + step.new) / ways * latent * p.bytes["kv"])
+            + step.tokens * heads * ways * (made + self.rope) * p.bytes["activation"],
+            expanded=step.batch * seen,
+            rows=step.new,
+        )
+
+    def form(self, step: Step) -> "Form":
+        """The cheaper of the two by peak rates, the absorbed one unless long blocks may come."""
+        one = self.absorbed(step)
+        return one if not step.block else cheaper(self, step, one, self.expanded(step))
+
     def rows(self, step: Step, hidden: int) -> list[Row]:
+        return self.rows_of(step, hidden, self.form(step))
+
+    def rows_of(self, step: Step, hidden: int, form: "Form") -> list[Row]:
+        """The work of one layer in a given form."""
         p = step.precision
         t, heads = step.tokens, self.heads / step.tp
         latent = self.kv_rank + self.rope
-        ways = self.context_ways(step)
-        scores = t * step.attended * heads
         projected = self._copied(hidden) + (self._split(hidden) - self.heads * self.value * hidden) / step.tp
-        rows = [
-            gemm("qkv", projected, t, hidden, heads * (latent + self.value), "attention", step, launches=4.0),
+        qkv = gemm("qkv", projected, t, hidden, heads * (latent + self.value), "attention", step, launches=4.0)
+        if step.block:
+            qkv = qkv._replace(tensor=qkv.tensor + 2.0 * (form.expanded - t) * self.up / step.tp)
+        return [
+            qkv,
             Row(
                 "scan",
                 "attention",
-                memory=step.batch * (step.cached + 2.0 * step.new) / ways * latent * p.bytes["kv"]
-                + t * heads * ways * (latent + self.kv_rank) * p.bytes["activation"],
-                tensor=2.0 * scores * (2 * self.kv_rank + self.rope),
+                memory=form.memory,
+                tensor=form.tensor,
                 dtype=p.math["scan"],
-                rows=step.new * self.heads,
-                vector=scores * (step.machine.exponential_ops + 4.0) + 8.0 * t * (self.q_rank or hidden),
+                rows=form.rows,
+                vector=self.scores(step) * (step.machine.exponential_ops + 4.0) + 8.0 * t * (self.q_rank or hidden),
                 launches=2.0,
             ),
             gather_scatter(
@@ -101,4 +153,31 @@ class MLA:
             ),
             all_reduce("all_reduce", t * hidden * p.bytes["activation"], step.tp, step.machine),
         ]
-        return rows
+
+
+class Form(NamedTuple):
+    """What one of the two forms of latent attention spends in the scan of one layer, on one chip.
+
+    Attributes:
+        tensor: matrix arithmetic [FLOP].
+        memory: [B].
+        expanded: tokens that go through the projection from the latent up, of all the instance's sequences.
+        rows: rows of the matrix products per sequence and key head.
+    """
+
+    tensor: Number
+    memory: Number
+    expanded: Number
+    rows: Number
+
+    def cost(self, layer: MLA, step: Step) -> Number:
+        """Seconds at peak rates: the slower of memory and arithmetic, the projection up included."""
+        scan, up = (step.machine.tensor_rate(step.precision.math[kind]) for kind in ("scan", "attention"))
+        arithmetic = self.tensor / scan + 2.0 * self.expanded * layer.up / step.tp / up
+        return jnp.maximum(arithmetic, self.memory / step.machine.memory_bandwidth)
+
+
+def cheaper(layer: MLA, step: Step, one: Form, other: Form) -> Form:
+    """The form that costs less, the first where both cost the same."""
+    other_wins = other.cost(layer, step) < one.cost(layer, step)
+    return Form(*(jnp.where(other_wins, b, a) for a, b in zip(one, other, strict=True)))

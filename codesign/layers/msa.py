@@ -17,6 +17,7 @@ from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
 from codesign.layers.gqa import GQA
 from codesign.layers.spans import clipped_mean, union_read
+from codesign.layers.tiles import passes, tokens_read
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ class MSA:
         scores = t * step.attended / ways
         width = self.index_width
         chosen = 8.0 * t * self.index_heads * self.top_blocks
+        read = tokens_read(step, passes(step, self.index_heads, width, 0.0))
         return [
             gemm(
                 "index_qk", hidden * width * (projected + 1.0), t, hidden, width * (projected + 1.0), "attention", step
@@ -92,7 +94,7 @@ class MSA:
             Row(
                 "index",
                 "attention",
-                memory=step.batch * (step.cached + 2.0 * step.new) / ways * width * p.bytes["index"]
+                memory=step.batch * (read + step.new) / ways * width * p.bytes["index"]
                 + t * heads * width * p.bytes["index"]
                 + 8.0 * scores * heads / self.block,
                 tensor=2.0 * scores * heads * width,
@@ -108,8 +110,9 @@ class MSA:
         p, t, ways = step.precision, step.tokens, self.context_ways(step)
         width, heads = self.key_width + self.value_width, self.heads / step.tp
         limit = self.block * self.top_blocks
-        scores = t * clipped_mean(step.cached, step.new, limit) * heads
-        read = union_read(step.cached + step.new, limit, step.new)
+        scores = t * clipped_mean(step.cached, step.whole, limit) * heads
+        again = passes(step, self.heads / self.kv_heads, self.key_width, self.value_width)
+        read = again * union_read(step.behind + step.new, limit, step.new / again)
         scan = Row(
             "scan",
             "attention",

@@ -1,19 +1,17 @@
 r"""The step of a linear-attention state, shared by the kinds that keep one instead of a cache.
 
-Few new tokens run the recurrence: the state is read once and written once per position, so that a rejected draft costs
-no replay; per token and state element a delta rule spends 4 matrix and 3 elementwise operations (read the correction,
-read the answer; decay and rank-one update), the others 2 and 3.  Longer blocks run in chunks of L: per token
-:math:`2 L w` inside the chunk (w the widths of its products) and 6 (delta) or 4 per state element between chunks, the
-state read and written once per chunk.  Left out: the triangular solve inside a chunk of a delta rule.
+Few new tokens run the recurrence: per token and state element a delta rule spends 4 matrix and 3 elementwise
+operations (read the correction, read the answer; decay and rank-one update), the others 2 and 3.  Long blocks run in
+chunks of L: per token :math:`2 L w` inside the chunk (w the widths of its products) and 6 (delta) or 4 per state
+element between chunks.  The cheaper of the two is taken.  The state is read and written once per chunk, and written
+once more for every draft, so that a rejected draft costs no replay.  Left out: the triangular solve inside a chunk of
+a delta rule.
 """
 
 import jax.numpy as jnp
 
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step
-
-#: Longest block that runs token by token: as many states are written, one for each draft that may be the last.
-LONGEST_DRAFT = 16
 
 #: Tokens of a chunk in the blocked form; kernels use 64 to 256.
 CHUNK = 64
@@ -32,19 +30,25 @@ def state_row(
         moved: activations read and written per token [element].
         elementwise: further elementwise operations per token: gates, norms, convolutions [op].
     """
-    p, t = step.precision, step.tokens
+    p, t, machine = step.precision, step.tokens, step.machine
     kept = cells * p.bytes["state"] + conv * p.bytes["conv_state"]
-    passes = jnp.maximum(1.0 + jnp.minimum(step.new, LONGEST_DRAFT), 2.0 * step.new / CHUNK)
-    blocked = jnp.where(step.new > LONGEST_DRAFT, 1.0, 0.0)
+    once = 2.0 + step.drafts
     one_by_one, between = (4.0, 6.0) if delta else (2.0, 4.0)
-    in_chunks = 2.0 * CHUNK * inside + between * cells
+    tensor, vector = t * one_by_one * cells, 3.0 * t * cells
+    if step.block:
+        once = jnp.maximum(once, 2.0 * step.new / CHUNK)
+        in_chunks = t * (2.0 * jnp.minimum(step.new, CHUNK) * inside + between * cells)
+        read = step.batch * kept * once / machine.memory_bandwidth
+        slow = jnp.maximum(read, tensor / machine.tensor_bf16 + vector / machine.vector_rate)
+        blocked = jnp.maximum(read, in_chunks / machine.tensor_bf16) < slow
+        tensor, vector = jnp.where(blocked, in_chunks, tensor), jnp.where(blocked, 0.0, vector)
     return Row(
         "state",
         "attention",
-        memory=step.batch * kept * passes + t * moved * p.bytes["activation"],
-        tensor=t * (one_by_one * cells + blocked * (in_chunks - one_by_one * cells)),
+        memory=step.batch * kept * once + t * moved * p.bytes["activation"],
+        tensor=tensor,
         dtype=0.0,
         rows=t,
-        vector=t * (3.0 * cells * (1.0 - blocked) + elementwise),
+        vector=vector + t * elementwise,
         launches=2.0,
     )

@@ -45,3 +45,13 @@ def union_read(seen: Number, chosen: Number, new: Number) -> Number:
     between k (all alike) and q k.
     """
     return seen * (1.0 - (1.0 - jnp.minimum(chosen / seen, 1.0)) ** new)
+
+
+def grid_mean(first: Number, stride: Number, count: Number, limit: Number) -> Number:
+    r"""Mean over i < n of :math:`\min(a + i s, w)`: what blocks of s tokens find cached, at most w of it.
+
+    With :math:`j = \mathrm{clip}(\lceil (w-a)/s \rceil, 0, n)` blocks that start inside the limit it is
+    :math:`(j a + s j(j-1)/2 + (n-j) w)/n`, continuous in every argument.
+    """
+    inside = jnp.clip(jnp.ceil((limit - first) / stride), 0.0, count)
+    return (inside * first + stride * inside * (inside - 1.0) / 2.0 + (count - inside) * limit) / count

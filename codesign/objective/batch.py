@@ -19,7 +19,8 @@ from codesign.lanes import Number
 from codesign.machine import Machine
 from codesign.mapping import Mapping
 from codesign.model import Model
-from codesign.objective.decode import Decode, Load, decode, step_of
+from codesign.objective.metrics import Load, Metrics
+from codesign.objective.phases import DECODE, Phase
 from codesign.precision import Precision
 from codesign.residency import Residency, batch_that_fits, residency
 
@@ -36,7 +37,7 @@ class Batch(NamedTuple):
         limited_by_time: 1 where the target TPOT limits the batch, 0 where memory or the given ceiling does.
         late: ``log(TPOT/target)`` at the least batch, where positive: how far the mapping is from the target.
         full: ``log(bytes/capacity)`` at the least batch, where positive: how far it is from fitting.
-        result: `Decode` at that batch.
+        result: `Metrics` at that batch.
     """
 
     batch: Number
@@ -44,7 +45,7 @@ class Batch(NamedTuple):
     limited_by_time: Number
     late: Number
     full: Number
-    result: Decode
+    result: Metrics
 
     @property
     def feasible(self) -> Number:
@@ -63,6 +64,7 @@ def largest_batch(
     least: Number = 1.0,
     most: Number = jnp.inf,
     steps: int = STEPS,
+    phase: Phase = DECODE,
 ) -> Batch:
     r"""Solve :math:`\max\{B : T(B) \le T^*,\ M(B) \le C\}` and evaluate there.
 
@@ -72,20 +74,21 @@ def largest_batch(
         tpot: target [s]; infinite where there is none.
         least, most: bounds on the batch [sequences]; equal where the batch is given.
         steps: of the root finder (static).
+        phase: regime (static); the target is its ``time_s``.
 
     Returns:
         `Batch`. Where even ``least`` is too slow or does not fit, the batch is ``least`` and the shortfall positive.
     """
-    memory = residency(model, step_of(machine, precision, mapping, load), mapping)
+    memory = residency(model, phase.step(machine, precision, mapping, load), mapping)
     by_memory = batch_that_fits(memory)
     low = jnp.asarray(least, dtype=float)
     high = jnp.maximum(jnp.minimum(by_memory, most), low)
     goal = jnp.asarray(tpot, dtype=float)
     zero = low * 0.0  # mapped over like the rest of the loop, which is then batched in one pass
 
-    def at(batch: Number) -> Decode:
+    def at(batch: Number) -> Metrics:
         here = eqx.tree_at(lambda x: x.batch, load, batch)
-        found = decode(model, machine, execution, precision, mapping, here)
+        found = phase.evaluate(model, machine, execution, precision, mapping, here)
         return jax.tree.map(lambda x: jnp.asarray(x, dtype=zero.dtype), found)
 
     def body(i: jax.Array, state: tuple) -> tuple:
@@ -97,8 +100,8 @@ def largest_batch(
         chosen = jnp.where(t_low > goal, low, jnp.where(t_high <= goal, high, b))
         batch = jnp.where(i == 0, low, jnp.where(i == 1, high, jnp.where(i == steps + 2, chosen, c)))
         result = at(batch)
-        fc = result.tpot_s - jnp.where(jnp.isfinite(goal), goal, 0.0)
-        t_low, t_high = jnp.where(i == 0, result.tpot_s, t_low), jnp.where(i == 1, result.tpot_s, t_high)
+        fc = result.time_s - jnp.where(jnp.isfinite(goal), goal, 0.0)
+        t_low, t_high = jnp.where(i == 0, result.time_s, t_low), jnp.where(i == 1, result.time_s, t_high)
         crossed = fc * fb < 0.0
         weight = 1.0 - fc / jnp.where(fb == 0.0, 1.0, fb)
         shrink = jnp.where(early, 1.0, jnp.where(weight > 0.0, weight, 0.5))
@@ -109,8 +112,8 @@ def largest_batch(
         new_fb = jnp.where(i >= 1, fc, fb)
         return new_a, new_fa, new_b, new_fb, t_low, t_high, batch, result
 
-    # Spelled out, not taken from a trace of `decode`: tracing is what a warm start waits for.
-    blank = Decode(*[zero] * (len(Decode._fields) - 1), memory=Residency(*[zero] * len(Residency._fields)))
+    # Spelled out, not taken from a trace of the phase: tracing is what a warm start waits for.
+    blank = Metrics(*[zero] * (len(Metrics._fields) - 1), memory=Residency(*[zero] * len(Residency._fields)))
     start = (low, zero, high, zero, zero, zero, low, blank)
     *_, t_low, t_high, batch, result = jax.lax.fori_loop(0, steps + 3, body, start)
 

@@ -4,8 +4,9 @@ Points are processed in blocks of one fixed shape: XLA's last bits change with t
 the same whether a study was interrupted, resumed or distributed.
 """
 
+from collections.abc import Callable
 from dataclasses import fields
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import equinox as eqx
@@ -18,8 +19,9 @@ from codesign.machine import Machine
 from codesign.mapping import Mapping
 from codesign.model import Model
 from codesign.objective.batch import Batch, largest_batch
-from codesign.objective.decode import Decode, Load, decode
 from codesign.objective.gradient import Scored, scored
+from codesign.objective.metrics import Load, Metrics
+from codesign.objective.phases import DECODE, Phase
 from codesign.precision import Precision
 
 #: Points per compiled call of the searches, and of plain evaluations, which come by the thousand.
@@ -35,16 +37,30 @@ def leaves(tree: Any) -> Any:
     return jax.tree.map(lambda x: np.asarray(x, dtype=float), tree)
 
 
-def _solve(model: Model, execution, precision, machine, mapping, load, tpot, least, most) -> Batch:
-    return largest_batch(model, machine, execution, precision, mapping, load, tpot, least, most)
+@lru_cache
+def _solving(phase: Phase) -> Callable[..., Batch]:
+    """The solver of a regime; one function per regime, since programs are known by their functions."""
+
+    def solve(model: Model, execution, precision, machine, mapping, load, tpot, least, most) -> Batch:
+        return largest_batch(model, machine, execution, precision, mapping, load, tpot, least, most, phase=phase)
+
+    return solve
 
 
-def _decode(model: Model, execution, precision, machine, mapping, load) -> Decode:
-    return decode(model, machine, execution, precision, mapping, load)
+@lru_cache
+def _evaluating(phase: Phase) -> Callable[..., Metrics]:
+    def evaluate(model: Model, execution, precision, machine, mapping, load) -> Metrics:
+        return phase.evaluate(model, machine, execution, precision, mapping, load)
+
+    return evaluate
 
 
-def _score(model: Model, execution, precision, machine, mapping, load, found, along) -> Scored:
-    return scored(model, machine, execution, precision, mapping, load, found, along)
+@lru_cache
+def _scoring(phase: Phase) -> Callable[..., Scored]:
+    def score(model: Model, execution, precision, machine, mapping, load, found, along) -> Scored:
+        return scored(model, machine, execution, precision, mapping, load, found, along, phase)
+
+    return score
 
 
 def uniform(load: Load) -> Load:
@@ -140,6 +156,7 @@ def solve_points(
     tpot: Any,
     least: Any = 1.0,
     most: Any = np.inf,
+    phase: Phase = DECODE,
 ) -> Any:  # `Batch` of numpy arrays
     """The largest admissible batch at each point.
 
@@ -148,18 +165,25 @@ def solve_points(
         execution, precision: shared by all points.
         machine, load, tpot, least, most: leaves scalar or (n,).
         mapping: stacked, leaves (n, ...).
+        phase: regime.
 
     Returns:
         `Batch` of numpy arrays, (n,).
     """
-    return _by_block(_solve, model, execution, precision, (machine, mapping, load, tpot, least, most))
+    return _by_block(_solving(phase), model, execution, precision, (machine, mapping, load, tpot, least, most))
 
 
-def decode_points(
-    model: Model, execution: Execution, precision: Precision, machine: Any, mapping: Mapping, load: Load
-) -> Any:  # `Decode` of numpy arrays
+def evaluate_points(
+    model: Model,
+    execution: Execution,
+    precision: Precision,
+    machine: Any,
+    mapping: Mapping,
+    load: Load,
+    phase: Phase = DECODE,
+) -> Any:  # `Metrics` of numpy arrays
     """Each point at its own load; arguments as in `solve_points`."""
-    return _by_block(_decode, model, execution, precision, (machine, mapping, load), block=WIDE)
+    return _by_block(_evaluating(phase), model, execution, precision, (machine, mapping, load), block=WIDE)
 
 
 def score_points(
@@ -171,17 +195,18 @@ def score_points(
     load: Load,
     tpot: Any,
     along: np.ndarray,
+    phase: Phase = DECODE,
 ) -> Any:  # `Scored` of numpy arrays
     """Score at each point and its derivatives along directions; arguments as in `solve_points`.
 
     Args:
         along: (n, fields of `Machine`, `DIRECTIONS` at most): change of each field along each direction.
     """
-    found = solve_points(model, execution, precision, machine, mapping, load, tpot)
+    found = solve_points(model, execution, precision, machine, mapping, load, tpot, phase=phase)
     n, fields, count = along.shape
     if count < DIRECTIONS:
         along = np.concatenate([along, np.zeros((n, fields, DIRECTIONS - count))], axis=2)
-    scored = _by_block(_score, model, execution, precision, (machine, mapping, load, found), along)
+    scored = _by_block(_scoring(phase), model, execution, precision, (machine, mapping, load, found), along)
     return scored._replace(slopes=scored.slopes[:, :count])
 
 

@@ -24,7 +24,8 @@ from codesign.machine import Machine
 from codesign.mapping import Mapping
 from codesign.model import Model
 from codesign.objective.batch import Batch
-from codesign.objective.decode import Load, decode, step_of
+from codesign.objective.metrics import Load
+from codesign.objective.phases import DECODE, Phase
 from codesign.precision import Precision
 from codesign.residency import batch_that_fits, residency
 
@@ -42,7 +43,7 @@ class Scored(NamedTuple):
         batch: the batch [sequences].
         shortfall: 0 where the mapping serves.
         limited_by_time: 1 where the target limits the batch.
-        tpot_s, tokens_per_s_per_megawatt: at that batch.
+        time_s, tokens_per_s_per_megawatt: at that batch; the time that the target is about.
     """
 
     score: Number
@@ -51,7 +52,7 @@ class Scored(NamedTuple):
     batch: Number
     shortfall: Number
     limited_by_time: Number
-    tpot_s: Number
+    time_s: Number
     tokens_per_s_per_megawatt: Number
 
 
@@ -64,6 +65,7 @@ def scored(
     load: Load,
     found: Batch,
     along: jax.Array,
+    phase: Phase = DECODE,
 ) -> Scored:
     """Score one mapping on one machine at the batch that `codesign.objective.batch.largest_batch` found.
 
@@ -73,15 +75,16 @@ def scored(
         found: the batch and what limits it. Solving for it is compiled apart: together the two take the compiler three
             times as long as one after the other.
         along: directions, (fields of `Machine`, directions): change of each field.
+        phase: regime (static).
     """
 
     def log_time(machine: Machine, log_batch: Number) -> Number:
         here = eqx.tree_at(lambda x: x.batch, load, jnp.exp(log_batch))
-        return jnp.log(decode(model, machine, execution, precision, mapping, here).tpot_s)
+        return jnp.log(phase.evaluate(model, machine, execution, precision, mapping, here).time_s)
 
     def log_memory(machine: Machine) -> tuple[Number, Number]:
         one = eqx.tree_at(lambda x: x.batch, load, jnp.ones(()))
-        m = residency(model, step_of(machine, precision, mapping, one), mapping)
+        m = residency(model, phase.step(machine, precision, mapping, one), mapping)
         return jnp.log(jnp.maximum(batch_that_fits(m), 1e-3)), jnp.log((m.fixed + m.per_sequence) / m.capacity)
 
     tree = jax.tree.structure(machine)
@@ -115,6 +118,6 @@ def scored(
         batch=found.batch,
         shortfall=shortfall,
         limited_by_time=found.limited_by_time,
-        tpot_s=jnp.exp(time),
+        time_s=jnp.exp(time),
         tokens_per_s_per_megawatt=jnp.exp(rate),
     )

@@ -10,8 +10,8 @@ from codesign.machine import Machine
 from codesign.mapping import Mapping, take
 from codesign.model import Model
 from codesign.objective.compiled import score_points, solve_points
-from codesign.objective.decode import Load
 from codesign.objective.gradient import SHORTFALL, Scored
+from codesign.objective.metrics import Load
 from codesign.precision import Precision
 from codesign.search.space import Built, Space
 

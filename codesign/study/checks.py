@@ -15,9 +15,9 @@ import numpy as np
 from codesign.catalog.loader import load_accelerator, load_file
 from codesign.evaluation.case import Case, Degrees, load_case
 from codesign.evaluation.operations import operations
-from codesign.evaluation.solve import decode_all
+from codesign.evaluation.solve import evaluate_all
 from codesign.mapping import Mapping, take
-from codesign.objective.decode import Load
+from codesign.objective.metrics import Load
 from codesign.power_fit import envelope_table
 from codesign.study.published import POINTS, Point
 
@@ -95,7 +95,7 @@ def terms_of(rows: list[dict[str, Any]], setup_s: float = 0.0) -> dict[str, floa
 
 def _passes(case: Case, mappings: Mapping, context: float, drafts: int) -> np.ndarray:
     """Seconds of a pass of one sequence on each mapping, infinite where it does not fit."""
-    found = decode_all(case, mappings, _load(context, drafts))
+    found = evaluate_all(case, mappings, _load(context, drafts))
     fits = found.memory.fixed + found.memory.per_sequence <= found.memory.capacity
     return np.where(fits, found.pace_s, np.inf)
 

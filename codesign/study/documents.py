@@ -11,7 +11,7 @@ from codesign.evaluation.operations import binding, operations
 from codesign.machine import Machine
 from codesign.mapping import Mapping, take
 from codesign.objective.compiled import elasticities, solve_points
-from codesign.objective.decode import Load
+from codesign.objective.metrics import Load
 from codesign.search.finish import ACTIVE
 from codesign.search.optimum import Optimum
 from codesign.search.problem import Problem

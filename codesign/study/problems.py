@@ -17,10 +17,11 @@ import numpy as np
 from codesign.design import ANCHOR, Package, anchor_design, load_package, load_technology
 from codesign.errors import CodesignError
 from codesign.evaluation.case import Case, load_case, with_dtypes
-from codesign.evaluation.choose import OUTPUT_TOKENS, evaluate_case, frontier_points
+from codesign.evaluation.choose import evaluate_case, frontier_points
 from codesign.evaluation.document import mapping_document
+from codesign.evaluation.request import OUTPUT_TOKENS, Request
 from codesign.mapping import Mapping, enumerate_mappings, take
-from codesign.objective.decode import Load
+from codesign.objective.metrics import Load
 from codesign.search.ascent import Settings
 from codesign.search.optimum import Optimum, find_optima
 from codesign.search.problem import Problem
@@ -153,6 +154,10 @@ class Solver:
         leaves = [np.asarray(x, dtype=float).tolist() for x in jax.tree.leaves((numbers, designs))]
         return digest(repr((self.base.model, leaves)))
 
+    def request(self, context: float) -> Request:
+        """What existing machines are asked at a context."""
+        return Request(context=context, drafts=float(self.study.drafts), skew=self.study.skew)
+
     def load(self, context: float) -> Load:
         """What is served at a context."""
         return Load(1.0, context, float(self.study.drafts), self.study.skew, OUTPUT_TOKENS)
@@ -193,13 +198,7 @@ class Solver:
         case = with_dtypes(self.cases[name], **self.flags(spec.precision))
         return machine_document(
             case,
-            evaluate_case(
-                case,
-                spec.context,
-                tpot=spec.target,
-                drafts=float(self.study.drafts),
-                skew=self.study.skew,
-            ),
+            evaluate_case(case, replace(self.request(spec.context), tpot=spec.target)),
         )
 
     def _record(
@@ -223,7 +222,7 @@ class Solver:
     def frontier(self, name: str, context: float, precision: str) -> dict[str, Any]:
         """The Pareto curve of an existing machine, for the charts."""
         case = with_dtypes(self.cases[name], **self.flags(precision))
-        mappings, loads, d = frontier_points(case, context, drafts=float(self.study.drafts), skew=self.study.skew)
+        mappings, loads, d = frontier_points(case, self.request(context))
         points = [
             {
                 "tpot_s": float(d.tpot_s[i]), "tokens_per_s_per_megawatt": float(d.tokens_per_s_per_megawatt[i]),

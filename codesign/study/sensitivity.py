@@ -16,7 +16,7 @@ import numpy as np
 
 from codesign.evaluation.case import load_case, with_dtypes
 from codesign.evaluation.choose import OUTPUT_TOKENS
-from codesign.objective.decode import Load
+from codesign.objective.metrics import Load
 from codesign.study.standing import standing
 from codesign.study.sweep import Sweep, floats
 from codesign.study.unknowns import FLAGS, Unknown, numbers_of

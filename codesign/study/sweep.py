@@ -20,8 +20,8 @@ from codesign.machine import Machine
 from codesign.mapping import Mapping, take
 from codesign.objective.batch import Batch
 from codesign.objective.compiled import BLOCK, solve_points
-from codesign.objective.decode import Load
 from codesign.objective.gradient import SHORTFALL
+from codesign.objective.metrics import Load
 from codesign.study.unknowns import Unknown, unknowns_of
 
 #: Unknowns that go to their ends together when all mappings are tried (empty: all of them), and how many of the best
