@@ -29,7 +29,7 @@ run: $(STAMPS)-run
 test: $(STAMPS)-test
 	$(VENV)/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile
 
-test-slow: $(STAMPS)-test
+test-slow: $(STAMPS)-slow
 	$(VENV)/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile -m slow
 
 lint: $(STAMPS)-dev
@@ -65,6 +65,10 @@ $(STAMPS)-run: $(NEEDS)
 
 $(STAMPS)-test: $(STAMPS)-run
 	$(PIP) --editable '.[test]'
+	@touch $@
+
+$(STAMPS)-slow: $(STAMPS)-test
+	$(PIP) --editable '.[test,search]'
 	@touch $@
 
 $(STAMPS)-dev: $(STAMPS)-test

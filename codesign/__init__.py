@@ -7,12 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from codesign.api import evaluate, frontier, list_catalog, load_machine, load_model, optimize
+    from codesign.api import disaggregate, evaluate, frontier, list_catalog, load_machine, load_model, optimize
     from codesign.errors import CodesignError
 
 __version__ = "0.1.0"
 
-__all__ = ["CodesignError", "evaluate", "frontier", "list_catalog", "load_machine", "load_model", "optimize"]
+__all__ = [
+    "CodesignError", "disaggregate", "evaluate", "frontier", "list_catalog", "load_machine", "load_model", "optimize",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

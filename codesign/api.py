@@ -16,7 +16,7 @@ DEFAULT_CONTEXT = 131072.0
 
 _ASKED = (
     "context", "cached", "new", "concurrency", "isl", "osl", "framework", "tpot", "ttft", "batch", "drafts", "skew",
-    "output",
+    "output", "copies", "capacity_factor", "overflow", "dispatch",
 )  # fmt: skip
 _DEGREES = ("chips", "pp", "tp", "dp", "ep", "attention_split", "microbatches", "chunk")
 
@@ -68,6 +68,10 @@ def evaluate(
     ideal: bool = False,
     skew: float = 0.0,
     output: float = 1000.0,
+    copies: float = 0.0,
+    capacity_factor: float | None = None,
+    overflow: str = "drop",
+    dispatch: str = "token",
     set: Sequence[str] = (),
     workspace: Where = None,
 ) -> Any:
@@ -90,6 +94,10 @@ def evaluate(
         ideal: speed of light instead of achieved rates.
         skew: exponent of expert popularity, 0 for uniform.
         output: tokens of one answer, for energy per query.
+        copies: redundant experts per layer that balance popular ones over the ranks (EPLB).
+        capacity_factor: an expert takes so many times the mean of routes; all where not given.
+        overflow: routes beyond are ``drop``-ped, or ``reroute``-d to experts with room.
+        dispatch: a ``token`` is sent once to every rank that holds one of its experts, or once per ``route``.
         set: overrides such as ``accelerator.memory_bandwidth=30 TB/s``.
         workspace: folder with ``arch/`` and ``workloads/`` looked up first.
 
@@ -136,6 +144,10 @@ def frontier(
     ideal: bool = False,
     skew: float = 0.0,
     output: float = 1000.0,
+    copies: float = 0.0,
+    capacity_factor: float | None = None,
+    overflow: str = "drop",
+    dispatch: str = "token",
     set: Sequence[str] = (),
     workspace: Where = None,
 ) -> list[Any]:
@@ -148,6 +160,90 @@ def frontier(
     from codesign.evaluation.choose import frontier_case
 
     return frontier_case(case, request, degrees)
+
+
+def disaggregate(
+    arch: str,
+    experts_on: str,
+    model: str,
+    context: float = DEFAULT_CONTEXT,
+    *,
+    tpot: float | None = None,
+    batch: float | None = None,
+    chips: int | None = None,
+    tp: int | None = None,
+    expert_chips: int | None = None,
+    ep: int | None = None,
+    microbatches: int | None = None,
+    drafts: int = 0,
+    skew: float = 0.0,
+    copies: float = 0.0,
+    capacity_factor: float | None = None,
+    overflow: str = "drop",
+    dispatch: str = "token",
+    link_bandwidth: float | None = None,
+    link_latency: float | None = None,
+    weights: str | None = None,
+    kv_dtype: str | None = None,
+    attention_dtype: str | None = None,
+    ideal: bool = False,
+    set: Sequence[str] = (),
+    workspace: Where = None,
+) -> dict[str, Any]:
+    """Decode with attention on one part and the feed-forward blocks on another: `codesign.objective.pools`.
+
+    Args:
+        arch, experts_on: systems of the attention pool and of the expert pool.
+        model: its name.
+        context: cached tokens per sequence.
+        tpot: target [s/token].
+        batch: sequences per micro-batch of one attention instance; searched where not given.
+        chips: of the attention pool; one scale-up domain where not given.
+        tp: of its instances; searched where not given.
+        expert_chips, ep: chips of the expert pool and ranks by expert; searched where not given.
+        microbatches: in flight; searched from 1 to 4 where not given.
+        link_bandwidth: of a chip on either side of the link [B/s]; each side's scale-out where not given.
+        link_latency: one way [s].
+        drafts, skew, copies, capacity_factor, overflow, dispatch, weights, kv_dtype, attention_dtype, ideal, set,
+            workspace: as in `evaluate`; overrides apply to both systems.
+
+    Returns:
+        a document of schema ``codesign.pair/1``, SI units.
+
+    Raises:
+        CodesignError: bad input, in one line.
+    """
+    import equinox as eqx
+
+    from codesign.errors import CodesignError
+    from codesign.evaluation.case import load_case
+    from codesign.evaluation.pair import PairDegrees, disaggregate_cases
+    from codesign.evaluation.request import Request
+    from codesign.objective.pools import link_between
+    from codesign.runtime import prepare
+
+    request = Request(
+        phase="decode", context=context, tpot=tpot, batch=batch, drafts=drafts, skew=skew, copies=copies,
+        capacity_factor=capacity_factor, overflow=overflow, dispatch=dispatch,
+    )  # fmt: skip
+    for name, value in (("link_bandwidth", link_bandwidth), ("link_latency", link_latency)):
+        if value is not None and not value >= 0.0:
+            raise CodesignError(f"{value!r}", key=name, allowed="0 or more")
+    prepare()
+    case, experts = (
+        load_case(
+            name, model, weights=weights, kv_dtype=kv_dtype, attention_dtype=attention_dtype, use_ideal=ideal,
+            overrides=set, workspace=workspace,
+        )
+        for name in (arch, experts_on)
+    )  # fmt: skip
+    link = link_between(case.machine, experts.machine)
+    if link_bandwidth is not None:
+        sides = (link_bandwidth, link_bandwidth)
+        link = eqx.tree_at(lambda x: (x.attention_bandwidth, x.expert_bandwidth), link, sides)
+    if link_latency is not None:
+        link = eqx.tree_at(lambda x: x.latency, link, link_latency)
+    return disaggregate_cases(case, experts, request, PairDegrees(chips, tp, expert_chips, ep, microbatches), link)
 
 
 def optimize(

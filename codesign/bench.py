@@ -21,7 +21,6 @@ from codesign.evaluation.case import Case, Degrees, load_case
 from codesign.evaluation.document import mapping_document, memory_document, metrics_document
 from codesign.evaluation.solve import leaves
 from codesign.execution import ideal
-from codesign.machine import Machine
 from codesign.mapping import take
 from codesign.model import Model
 from codesign.objective.compiled import uniform
@@ -92,7 +91,7 @@ def points_of(case: Case, count: int, seed: int) -> tuple[Any, Any, Load]:
     context = 8192.0 * np.exp2(draw.uniform(0.0, 6.0, count))
     one = Load(batch, context, 0.0, 0.0, 1000.0)
     load = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x, dtype=float), (count,)), one)
-    return Machine(**fields), chosen, load
+    return type(case.machine)(**fields), chosen, load
 
 
 def _best(programs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:

@@ -1,19 +1,50 @@
-"""How a machine executes work: achieved rates, the overlap of lanes, and the one time of an operation.
+r"""How a machine executes work: achieved rates, the overlap of lanes, and the one time of an operation.
 
-``t = smoothmax_lane(work / (rate x efficiency)) + latency`` (physics: one pass, five lanes).  Every efficiency is a
-JAX leaf.  The constants and their sources stand in ``arch/measurements/execution.toml``; `ideal` is the speed of light:
-the hard maximum with every efficiency 1, collectives without software set-up, launches and hops kept.
+``t = smoothmax_lane(work / (rate x efficiency)) + latency`` (physics: one pass, five lanes).  The laws of efficiency:
+
+========================  ==============================================================================================
+memory                    a share of the bandwidth, by kernel family
+tensor, matrix products   :math:`e\,m/(m + m_{1/2} + A_{1/2}/w)`, m rows (of experts: rows per expert), w columns
+                          of the result: its elements must give a tile to every unit of the chip
+tensor, attention         a share of the rate
+vector                    a share of the rate; every stream of a scan (a sequence and head of keys and values) costs
+                          ``stream_ops`` operations beside its own: tiles that are not full, set-up, merging; every
+                          expert on the chip, hit or not, ``group_ops``
+scale-up                  :math:`e\,\frac{b + s\,b_{1/2}}{b + b_{1/2}}`: long messages reach e, short ones ``s e``
+launch                    a family's kernel takes a multiple of the machine's ``launch``: start, fill and drain
+collective set-up         a multiple of the machine's set-up, by kind of collective
+========================  ==============================================================================================
+
+Every constant is a JAX leaf.  Values and sources stand in ``arch/measurements/``; `ideal` is the speed of light: the
+hard maximum with every efficiency 1, collectives without software set-up, launches and hops kept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 
-from codesign.lanes import FAMILIES, LANES, Number, Row
+from codesign.lanes import FAMILIES, LANES, TENSOR_DTYPES, Number, Row
 from codesign.machine import Machine
 from codesign.numerics import smooth_maximum
+
+#: Names of single constants as files have them; the others come by kernel family or by dtype.
+SINGLE = (
+    "outputs_half", "grouped", "group_ops", "attention_tensor", "vector", "stream_ops", "scale_up", "message_half",
+    "message_least", "exchange", "exchange_half", "exchange_least", "scale_out", "all_reduce", "all_to_all", "setup",
+    "overlap",
+)  # fmt: skip
+#: Rows that exchange tokens between the ranks of a mixture of experts.
+EXCHANGES = ("dispatch", "combine")
+
+BY_FAMILY = ("memory", "launches", "overlap_p")
+BY_DTYPE = ("tensor", "rows_half", "expert_rows_half")
+
+
+#: Constants that have a dimension.
+UNITS = {"message_half": "B", "exchange_half": "B"}
 
 
 class Execution(eqx.Module):
@@ -23,10 +54,21 @@ class Execution(eqx.Module):
         memory: achieved share of memory bandwidth, by kernel family.
         tensor: achieved share of the tensor rate for many rows, by dtype (bf16, fp8, fp4).
         rows_half: rows at which a matrix product reaches half of that, by dtype: ``m / (m + m_half)`` [tokens].
+        outputs_half: elements of the result at which it reaches half, over what ``rows_half`` allows: every unit of the
+            chip needs a tile.
+        grouped: what grouped products of experts reach of ``tensor``.
+        expert_rows_half: rows per expert at which they reach half of that, by dtype [tokens].
+        group_ops: vector operations that each expert on the chip costs, hit or not [op].
         attention_tensor: achieved share of the tensor rate in the attention scan, on top of nothing else.
         vector: achieved share of the vector rate.
-        scale_up, scale_out: achieved share of link bandwidth.
+        stream_ops: vector operations that each stream of a scan costs beside its own [op].
+        scale_up, scale_out: achieved share of link bandwidth, of long messages.
+        message_half: bytes at which scale-up messages are half way from short to long [B].
+        message_least: what the shortest reach of ``scale_up``.
+        exchange, exchange_half, exchange_least: the same of dispatch and combine.
+        launches: seconds of one launch over the machine's ``launch``, by kernel family.
         overlap_p: exponent of the smooth maximum over lanes, by kernel family.
+        all_reduce, all_to_all: set-up of these collectives over the machine's.
         setup: how much of the collectives' software set-up is paid, 1 as shipped, 0 for hops alone.
         overlap: share of communication hidden behind another micro-batch's compute (two-batch overlap).
         hard: exact maximum over lanes (static).
@@ -36,33 +78,58 @@ class Execution(eqx.Module):
     memory: dict[str, Number]
     tensor: dict[str, Number]
     rows_half: dict[str, Number]
+    outputs_half: Number
+    grouped: Number
+    expert_rows_half: dict[str, Number]
+    group_ops: Number
     attention_tensor: Number
     vector: Number
+    stream_ops: Number
     scale_up: Number
     scale_out: Number
+    message_half: Number
+    message_least: Number
+    exchange: Number
+    exchange_half: Number
+    exchange_least: Number
+    launches: dict[str, Number]
     overlap_p: dict[str, Number]
+    all_reduce: Number
+    all_to_all: Number
     setup: Number
     overlap: Number
     hard: bool = eqx.field(static=True, default=False)
     calibrated: bool = eqx.field(static=True, default=False)
 
 
+#: Every constant by the name that files and fits give it.
+NAMES: tuple[str, ...] = (
+    *(f"{group}_{family}" for group in BY_FAMILY for family in FAMILIES),
+    *(f"{group}_{dtype}" for group in BY_DTYPE for dtype in TENSOR_DTYPES),
+    *SINGLE,
+)
+
+
+def execution_from(number: Callable[[str], Number], *, calibrated: bool = False) -> Execution:
+    """An `Execution` of constants given by their names in `NAMES`."""
+    families = {group: {f: number(f"{group}_{f}") for f in FAMILIES} for group in BY_FAMILY}
+    dtypes = {group: {d: number(f"{group}_{d}") for d in TENSOR_DTYPES} for group in BY_DTYPE}
+    return Execution(**families, **dtypes, **{name: number(name) for name in SINGLE}, calibrated=calibrated)
+
+
 def ideal() -> Execution:
     """The speed of light: every efficiency 1, the hard maximum, no software set-up."""
-    one: dict[str, Number] = dict.fromkeys(FAMILIES, 1.0)
-    return Execution(
-        memory=one,
-        tensor=dict.fromkeys(("bf16", "fp8", "fp4"), 1.0),
-        rows_half=dict.fromkeys(("bf16", "fp8", "fp4"), 0.0),
-        attention_tensor=1.0,
-        vector=1.0,
-        scale_up=1.0,
-        scale_out=1.0,
-        overlap_p=one,
-        setup=0.0,
-        overlap=0.0,
-        hard=True,
-    )
+    nothing = {
+        "outputs_half",
+        "stream_ops",
+        "group_ops",
+        "message_half",
+        "exchange_half",
+        "setup",
+        "overlap",
+        *(f"{group}_{d}" for group in ("rows_half", "expert_rows_half") for d in TENSOR_DTYPES),
+    }
+    return replace(execution_from(lambda name: 0.0 if name in nothing else 1.0), hard=True)
 
 
 class Timed(NamedTuple):
@@ -116,6 +183,40 @@ def _absent(work: Number) -> bool:
     return isinstance(work, float) and work == 0.0
 
 
+def _tensor_share(row: Row, execution: Execution, math: Arithmetic) -> Number:
+    """Achieved share of the tensor rate."""
+    if row.family in ("attention", "state"):
+        return execution.attention_tensor
+    best, half = math.best, math.rows_half
+    if row.family == "experts":
+        best, half = (
+            best * execution.grouped,
+            _by_dtype(row.dtype, *(execution.expert_rows_half[d] for d in TENSOR_DTYPES)),
+        )
+    if not _absent(row.width):
+        half = half + execution.outputs_half / row.width
+    return best * row.rows / (row.rows + half)
+
+
+def _vector_share(row: Row, execution: Execution) -> Number:
+    """Achieved share of the vector rate, what streams cost beside counted as not achieved."""
+    if _absent(row.streams):
+        return execution.vector
+    each = execution.group_ops if row.family == "experts" else execution.stream_ops
+    return execution.vector * row.vector / (row.vector + row.streams * each)
+
+
+def _scale_up_share(row: Row, execution: Execution) -> Number:
+    """Achieved share of the scale-up bandwidth; a byte is added so that no message is no exception."""
+    e = execution
+    best, half, least = e.scale_up, e.message_half, e.message_least
+    if row.name in EXCHANGES:
+        best, half, least = e.exchange, e.exchange_half, e.exchange_least
+    return (
+        best if _absent(row.scale_up) else best * (row.scale_up + (1.0 + least * half)) / (row.scale_up + (1.0 + half))
+    )
+
+
 def time_of(row: Row, machine: Machine, execution: Execution, math: Arithmetic | None = None) -> Timed:
     """Time and energy of one layer's row: the only place in the program where work becomes seconds.
 
@@ -125,18 +226,16 @@ def time_of(row: Row, machine: Machine, execution: Execution, math: Arithmetic |
         math: `arithmetic` of the row's dtype where the caller has it already.
     """
     math = math or arithmetic(row.dtype, machine, execution)
-    tensor = execution.attention_tensor
-    if row.family != "attention":
-        tensor = math.best * row.rows / (row.rows + math.rows_half)
+    up, tensor = _scale_up_share(row, execution), _tensor_share(row, execution, math)
     table = (
         (row.memory, machine.memory_bandwidth, execution.memory[row.family], machine.memory_energy),
         (row.tensor, math.rate, tensor, math.energy),
-        (row.vector, machine.vector_rate, execution.vector, machine.vector_energy),
-        (row.scale_up, machine.scale_up_bandwidth, execution.scale_up, machine.scale_up_energy),
+        (row.vector, machine.vector_rate, _vector_share(row, execution), machine.vector_energy),
+        (row.scale_up, machine.scale_up_bandwidth, up, machine.scale_up_energy),
         (row.scale_out, machine.scale_out_bandwidth, execution.scale_out, machine.scale_out_energy),
     )
     lanes = tuple(0.0 if _absent(work) else work / (rate * share) for work, rate, share, _ in table)
-    launched = 0.0 if _absent(row.launches) else row.launches * machine.launch
+    launched = 0.0 if _absent(row.launches) else row.launches * (machine.launch * execution.launches[row.family])
     latency = launched if _absent(row.latency) else launched + row.latency
     time = smooth_maximum(lanes, execution.overlap_p[row.family], hard=execution.hard) + latency
     energy = sum(work * joules for work, _, _, joules in table if not _absent(work))
@@ -157,12 +256,18 @@ def time_rows(rows: Sequence[Row], machine: Machine, execution: Execution) -> tu
 
 
 def software_setup(machine: Machine, execution: Execution) -> Machine:
-    """The machine with the share of collective set-up that this execution pays."""
+    """The machine with the set-up of collectives that this execution pays."""
     return eqx.tree_at(
         lambda m: (m.all_reduce_setup, m.all_to_all_setup),
         machine,
-        (machine.all_reduce_setup * execution.setup, machine.all_to_all_setup * execution.setup),
+        (
+            machine.all_reduce_setup * (execution.all_reduce * execution.setup),
+            machine.all_to_all_setup * (execution.all_to_all * execution.setup),
+        ),
     )
 
 
-__all__ = ["LANES", "Arithmetic", "Execution", "Timed", "arithmetic", "ideal", "software_setup", "time_of", "time_rows"]
+__all__ = [
+    "LANES", "NAMES", "UNITS", "Arithmetic", "Execution", "Timed", "arithmetic", "execution_from", "ideal",
+    "software_setup", "time_of", "time_rows",
+]  # fmt: skip

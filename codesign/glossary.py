@@ -18,7 +18,7 @@ class Entry(NamedTuple):
         name: as written in JSON and in the columns of a table.
         unit: SI, ``1`` for a plain number, ``text`` for words.
         meaning: what it is, in one sentence.
-        group: where it belongs: metrics, request, mapping, memory, operations, counts, machine, search, study.
+        group: where it belongs: metrics, request, mapping, memory, operations, counts, pair, machine, search, study.
     """
 
     name: str
@@ -116,6 +116,10 @@ ENTRIES: tuple[Entry, ...] = (
         ("drafts", "token", "Drafted tokens per sequence and pass."),
         ("output", "token", "Tokens of one answer, for energy per query."),
         ("skew", "1", "Zipf exponent of the experts' popularity; 0 is uniform."),
+        ("copies", "1", "Redundant experts per layer, which balance the expert ranks (EPLB)."),
+        ("capacity_factor", "1", "Most routes of an expert over the mean of all; absent where there is no limit."),
+        ("overflow", "text", "What becomes of routes beyond that: drop, or reroute to experts with room."),
+        ("dispatch", "text", "Messages to the experts: one per token and rank (token), or one per route (route)."),
         ("precision", "text", "Number format of each tensor class; in a study the name of one set of them."),
         ("weights", "text", "Number format of the weights that are not routed experts, where a study varies it."),
         ("kv", "text", "Number format of the KV cache."),
@@ -200,7 +204,31 @@ ENTRIES: tuple[Entry, ...] = (
         ("distinct_experts_per_rank_mean", "1", "The same per expert rank, on average."),
         ("distinct_experts_fullest_rank", "1", "The same on the fullest rank, in expectation."),
         ("routed_assignments_per_layer", "1", "Tokens in step times routes per token."),
-        ("routing", "text", "The law by which experts are chosen."),
+        ("routes_fullest_rank", "1", "Routes that the fullest expert rank computes, in expectation."),
+        ("overflow_share", "1", "Expected share of all routes beyond the capacity of their expert; 0 without one."),
+        ("messages_per_token_once", "1", "Messages of a token to other chips, sent once per expert rank."),
+        ("messages_per_token_by_route", "1", "Messages of a token to other chips where every route is one."),
+        ("routing", "text", "The law by which experts are chosen, and how it is served where not plainly."),
+    ),
+    *_group(
+        "pair",
+        ("experts_on", "text", "The machine of the expert pool, where attention and experts are on different ones."),
+        ("expert_chips", "chip", "Chips of the expert pool."),
+        ("attention_s", "s", "A micro-batch's pass keeps the attention pool busy for so long."),
+        ("expert_s", "s", "The same of the expert pool."),
+        ("out_s", "s", "Time of a micro-batch's pass on the link to the expert pool, all layers together."),
+        ("back_s", "s", "The same on the way back."),
+        ("exposed_s", "s", "Pace of all micro-batches less what the busier pool computes in it."),
+        ("attention_busy", "1", "Share of the time in which the attention pool works."),
+        ("expert_busy", "1", "Share of the time in which the expert pool works."),
+        ("balance", "1", "Expert chips per attention chip at which both pools would be busy alike."),
+        ("accepted", "token", "Tokens that a sequence gains in one pass."),
+        ("attention_board_w", "W", "Drawn by a chip of the attention pool, at board level."),
+        ("expert_board_w", "W", "Drawn by a chip of the expert pool, at board level."),
+        ("link_bytes_per_token", "B/token", "Hidden states out and back over the link, all layers together."),
+        ("link_w", "W", "Power of the link's bytes, all chips of both pools together."),
+        ("attention_bandwidth", "B/s", "Of the link, per chip of the attention pool."),
+        ("expert_bandwidth", "B/s", "Of the link, per chip of the expert pool."),
     ),
     *_group(
         "machine",

@@ -16,7 +16,7 @@ LANES = ("memory", "tensor", "vector", "scale_up", "scale_out")
 TENSOR_DTYPES = ("bf16", "fp8", "fp4")
 
 #: Kernel families: each has its own overlap exponent and efficiencies.
-FAMILIES = ("gemm", "attention", "experts", "collective", "elementwise")
+FAMILIES = ("gemm", "attention", "experts", "collective", "elementwise", "state")
 
 
 class Row(NamedTuple):
@@ -41,7 +41,7 @@ class Row(NamedTuple):
         beside: name of the rows behind which this one may run (empty: nothing hides it).
         streams: independent pieces, each with a start of its own: sequences x heads of keys and values of a scan, the
             experts on the chip of a grouped product.
-        outputs: elements of the matrix product's result, of which each unit of the chip takes a tile.
+        width: columns of the matrix product's result: with the rows they make the tiles that units of the chip take.
     """
 
     name: str
@@ -58,4 +58,4 @@ class Row(NamedTuple):
     share: Number = 1.0
     beside: str = ""
     streams: Number = 0.0
-    outputs: Number = 0.0
+    width: Number = 0.0

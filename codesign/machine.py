@@ -4,6 +4,8 @@ Every field is a float64 JAX leaf, so that machines stack, map and differentiate
 they come from is written in ``arch/``; `codesign.catalog` reads them into this module's one class.
 """
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax.numpy as jnp
 
@@ -40,7 +42,12 @@ class Machine(eqx.Module):
         chip_power: the published rating, or the envelope of a hypothetical part [W].
         provisioned_power: all-in, with the share of host, NIC, switch and cooling [W].
         dollars_per_hour: cost of owning one chip [$/h].
+
+    How the chips of a domain are joined is known when a program is traced, by the class: `MACHINES` has one per
+    topology of `codesign.fabric`, which says what each means.
     """
+
+    topology: ClassVar[str] = "switched"
 
     memory_bandwidth: Number
     memory_capacity: Number
@@ -79,3 +86,39 @@ class Machine(eqx.Module):
             return (self.tensor_bf16, self.tensor_fp8, self.tensor_fp4)[int(dtype)]
         narrow = jnp.where(dtype < 1.5, self.tensor_fp8, self.tensor_fp4)
         return jnp.where(dtype < 0.5, self.tensor_bf16, narrow)
+
+
+class TwoLevel(Machine):
+    """A local fabric and a global one: what goes between domains is shared out among a domain's chips first."""
+
+    topology: ClassVar[str] = "two-level"
+
+
+class FullMesh(Machine):
+    """A link from every chip of a domain to every other."""
+
+    topology: ClassVar[str] = "full-mesh"
+
+
+class Mesh(Machine):
+    """Chips on a square, linked to their four neighbours."""
+
+    topology: ClassVar[str] = "mesh"
+
+
+class Torus2D(Machine):
+    """A square whose opposite edges are joined."""
+
+    topology: ClassVar[str] = "torus-2d"
+
+
+class Torus(Machine):
+    """A cube whose opposite faces are joined: six links per chip."""
+
+    topology: ClassVar[str] = "torus"
+
+
+#: Class of a machine by its topology.
+MACHINES: dict[str, type[Machine]] = {
+    kind.topology: kind for kind in (Machine, TwoLevel, FullMesh, Mesh, Torus2D, Torus)
+}

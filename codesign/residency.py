@@ -2,7 +2,7 @@
 
 Each is taken on the fullest stage.  A pipeline's stages keep fewer layers but as many micro-batches in flight as
 there are stages, so active KV per chip does not shrink with depth.  Experts are counted whole: the fullest of EP ranks
-keeps ``ceil(E / EP)`` of them.
+keeps ``ceil(E / EP)`` of them, ``ceil((E + c) / EP)`` with c redundant copies.
 """
 
 from typing import NamedTuple
@@ -53,6 +53,10 @@ def _here(w: Weights, step: Step) -> Number:
     if w.split == "kv":
         return 1.0 / jnp.minimum(step.tp, float(w.limit))
     if w.split == "experts":
+        if step.routing is not None:
+            slots = (w.limit + step.routing.copies) / step.ep
+            whole = jnp.floor(slots + 1e-9)
+            return (whole + jnp.minimum((slots - whole) * step.ep, 1.0)) / w.limit / step.moe_tp
         return jnp.ceil(w.limit / step.ep - 1e-9) / w.limit / step.moe_tp
     return 1.0
 

@@ -10,8 +10,9 @@ on 2 to 1,152 ranks.  Uniform: median error 0.15 %, routes within 3 %, distinct 
 of three or four experts per rank (4.5 % at 896 experts on 288 ranks).  Skewed up to 1.3, against sampled tokens: median
 0.5 %, 99 % of points within 3.7 %, worst 10 % (2 to 4 tokens on nearly as many ranks as experts; 8 experts on 6 ranks).
 
-Left out: tokens of one request that route alike (real batches hit fewer distinct experts), copies of popular experts,
-capacity factors, and the correlation that group-limited routing adds within a rank.
+Left out: tokens of one request that route alike (real batches hit fewer distinct experts) and the correlation that
+group-limited routing adds within a rank.  Copies of popular experts are in `codesign.routing_copies`, capacity factors
+in `codesign.routing_capacity`.
 Tokens are whole in truth; below one token the expectation is that of one token times its probability.
 """
 
@@ -117,9 +118,9 @@ def _real(x: Number) -> jax.Array:
     return jnp.asarray(x, dtype=float)
 
 
-def _most_held(experts: int, ranks: Number) -> jax.Array:
-    """Experts on the rank that holds most, ``ceil(E/R)``."""
-    held = jnp.minimum(ranks, float(experts))
+def _most_held(experts: Number, ranks: Number) -> jax.Array:
+    """Experts on the rank that holds most, ``ceil(E/R)``; linear between whole numbers of experts."""
+    held = jnp.minimum(ranks, experts * 1.0)
     low = jnp.floor(experts / held)
     return low + jnp.minimum(experts - held * low, 1.0)
 
@@ -159,7 +160,7 @@ def _fullest(
     dispersion: Number,
     per_cell: Number,
     cap: Number,
-    experts: int,
+    experts: Number,
     ranks: Number,
     popularity: _Popularity | None = None,
     fit: Fit = FIT,
@@ -184,7 +185,7 @@ def _fullest(
         popularity: what a skewed law adds.
         fit: the constants.
     """
-    held = jnp.minimum(_real(ranks), float(experts))
+    held = jnp.minimum(_real(ranks), experts * 1.0)
     low = jnp.floor(experts / held)
     more = experts - held * low  # ranks with one expert more than the others
     high = low + jnp.minimum(more, 1.0)
@@ -234,7 +235,7 @@ def _fullest(
     pairs = fit.pairs * (more * two_high * two_high + less * two_low * two_low)
     triples = fit.triples * (more * three_high * three_high + less * three_low * three_low)
     if popularity is not None:
-        together = (experts / held - 1.0) / max(experts - 1.0, 1.0)
+        together = (experts / held - 1.0) / jnp.maximum(experts - 1.0, 1.0)
         apart = 1.0 - together
         two = two + fit.pairs_skew * popularity.pairs * apart
         other = popularity.pairs * jnp.maximum(draws - 2.0, 0.0) * together

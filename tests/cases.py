@@ -6,7 +6,8 @@ from typing import Any
 
 import equinox as eqx
 
-from codesign.evaluation.case import Case, load_case
+from codesign import catalog
+from codesign.evaluation.case import Case, execution_of, load_case
 from codesign.evaluation.document import evaluation_document
 from codesign.evaluation.request import Request
 from codesign.execution import Execution
@@ -52,8 +53,18 @@ def changed(of: Machine, **changes: Any) -> Machine:
 
 @lru_cache
 def case(arch: str, model: str, use_ideal: bool = False, kv_dtype: str | None = None) -> Case:
-    """A machine and a model of the catalog, loaded once per process."""
-    return load_case(arch, model, use_ideal=use_ideal, kv_dtype=kv_dtype)
+    """A machine and a model of the catalog, loaded once per process, under the published estimates.
+
+    What the program is must not move with each new fit of its constants.
+    """
+    found = load_case(arch, model, use_ideal=use_ideal, kv_dtype=kv_dtype)
+    return found if use_ideal else replace(found, execution=estimates(), constants="published estimates")
+
+
+@lru_cache
+def estimates() -> Execution:
+    """Kernel constants that nothing was fitted to."""
+    return execution_of(catalog.load_measurement("execution"))
 
 
 def mapping(

@@ -103,7 +103,8 @@ MISTAKES = [
         "system",
         '"switched"',
         '"star"',
-        "arch/systems/rack.toml: topology: 'star' is not allowed (allowed: switched, mesh, torus, two-level)",
+        "arch/systems/rack.toml: topology: 'star' is not allowed "
+        "(allowed: switched, two-level, full-mesh, mesh, torus-2d, torus)",
     ),
     ("system", '"72 chips"', '"72.5"', "scale_up_domain: '72.5' is not whole"),
     (

@@ -21,7 +21,8 @@ K3 = ("--arch", "gb200-nvl72", "--model", "kimi-k3", "--context", "128Ki")
 
 
 COMMANDS = (
-    "list", "show", "evaluate", "frontier", "compare", "optimize", "status", "report", "bench", "init", "doctor",
+    "list", "show", "evaluate", "frontier", "compare", "optimize", "status", "report", "verify", "calibrate",
+    "validate", "bench", "init", "doctor",
 )  # fmt: skip
 
 
@@ -185,9 +186,11 @@ def test_evaluate_reads_units_and_its_numbers_add_up(codesign: Codesign) -> None
 
 
 def test_evaluate_tells_the_answer_before_its_warnings(codesign: Codesign) -> None:
-    page = codesign("evaluate", *K3, "--tpot", "20 ms").out
+    request = ("--model", "kimi-k3", "--context", "128Ki", "--tpot", "50 ms")
+    page = codesign("evaluate", "--arch", "gb300-nvl72", *request).out
     assert page.index("TPOT") < page.index("operation") < page.index("rests on") < page.index("warnings")
-    assert "gb200-nvl72" in page
+    assert "gb300-nvl72" in page
+    assert "inherited: blackwell" in page
 
 
 def test_what_cannot_be_met_is_an_answer(codesign: Codesign) -> None:

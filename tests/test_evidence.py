@@ -103,7 +103,7 @@ def test_one_user_of_kimi_k3_on_eight_gb300():
     assert plain["seconds"]["launches"] > 93 * 12e-6
     # The published acceptance stands in for the table's 3.78, and eight tokens touch more experts than one.
     assert drafted["accepted"] == 4.73
-    assert drafted["pass_s"] > 1.2 * plain["pass_s"]
+    assert drafted["pass_s"] > 1.05 * plain["pass_s"]
     assert "8Ki assumed" in plain["terms"]
     assert "4.73 tokens accepted a pass as published" in drafted["terms"]
     json.dumps([plain, drafted])

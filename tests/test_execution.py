@@ -1,6 +1,7 @@
 """Work becomes time in one place: every figure of the JSON follows from the others, and rates scale as they must."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -8,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import LATENCIES, RATES, ROUND, case, changed, decoded, document, load, machine, mapping
+from hypothesis import given
+from hypothesis import strategies as st
 
 from codesign.evaluation.case import Case
-from codesign.execution import Execution, ideal, software_setup, time_of, time_rows
-from codesign.lanes import LANES, Row
+from codesign.execution import NAMES, Execution, execution_from, ideal, software_setup, time_of, time_rows
+from codesign.lanes import FAMILIES, LANES, Row
 
 #: Cases that use every lane between them: (system, model, degrees, batch, context, drafts).
 POINTS: dict[str, tuple[str, str, dict[str, Any], float, float, float]] = {
@@ -210,3 +213,84 @@ def test_catalog_constants_are_shares() -> None:
     shares = [*e.memory.values(), *e.tensor.values(), e.attention_tensor, e.vector, e.scale_up, e.scale_out, e.overlap]
     assert all(0.0 <= float(x) <= 1.0 for x in shares)
     assert all(float(p) >= 1.0 for p in e.overlap_p.values())
+
+
+WIDE = Row("r", "gemm", memory=1e6, tensor=1e12, rows=64.0, vector=1e9, width=1e3)
+
+
+@pytest.mark.parametrize(
+    ("row", "field", "loose", "tight"),
+    [
+        (WIDE, "outputs_half", 1e5, 0.0),
+        (WIDE._replace(family="experts"), "grouped", 0.5, 1.0),
+        (WIDE._replace(family="experts", streams=256.0), "group_ops", 1e7, 0.0),
+        (WIDE._replace(family="attention", streams=256.0), "stream_ops", 1e7, 0.0),
+        (Row("r", "collective", scale_up=1e6), "message_half", 1e6, 0.0),
+        (Row("dispatch", "collective", scale_up=1e6), "exchange_half", 1e6, 0.0),
+        (Row("combine", "collective", scale_up=1e6), "exchange", 0.5, 1.0),
+    ],
+)
+def test_each_law_slows_its_own_rows_and_has_the_speed_of_light_as_its_limit(row, field, loose, tight) -> None:
+    base = efficient(message_least=0.3, exchange_least=0.3, overlap_p=dict.fromkeys(FAMILIES, 8.0))
+    limit = float(time_of(row, machine(), base).time)
+    times = [float(time_of(row, machine(), replace(base, **{field: x})).time) for x in np.linspace(loose, tight, 5)]
+    assert times[-1] == limit
+    assert all(a > b for a, b in pairwise(times))
+    other = row._replace(name="other", family="elementwise", width=0.0, streams=0.0, scale_up=0.0)
+    assert float(time_of(other, machine(), replace(base, **{field: loose})).time) == float(
+        time_of(other, machine(), base).time
+    )
+
+
+def test_laws_by_hand() -> None:
+    e = efficient(
+        outputs_half=1e6, grouped=0.5, expert_rows_half={"bf16": 64.0, "fp8": 0.0, "fp4": 0.0}, stream_ops=1e6,
+        group_ops=2e6, scale_up=0.8, message_half=1e6, message_least=0.25,
+        launches=dict.fromkeys(FAMILIES, 1.0) | {"gemm": 3.0},
+    )  # fmt: skip
+    # 500 rows of 2,000 columns are 1e6 elements, where half of 1 PFLOP/s is reached; launches take three each.
+    found = time_of(Row("r", "gemm", tensor=1e12, rows=500.0, launches=2.0, width=2000.0), machine(), e)
+    assert float(found.time) == pytest.approx(2e-3 + 6e-6)
+    # Grouped: half of the rate, and 64 of 64 + 64 rows halve it again.
+    found = time_of(Row("r", "experts", tensor=1e12, rows=64.0), machine(), e)
+    assert float(found.time) == pytest.approx(4e-3)
+    # 1e9 operations beside 100 streams of 1e6, or 100 experts of 2e6, at 10 Top/s.
+    scan = Row("r", "attention", vector=1e9, streams=100.0)
+    assert float(time_of(scan, machine(), e).time) == pytest.approx(1.1e-4)
+    assert float(time_of(scan._replace(family="experts"), machine(), e).time) == pytest.approx(1.2e-4)
+    # 1 MB at (1 + 0.25)/(1 + 1) of 80 % of 100 GB/s.
+    found = time_of(Row("r", "collective", scale_up=1e6), machine(), e)
+    assert float(found.time) == pytest.approx(1e-5 / 0.5, rel=2e-6)
+    # Another family's constants, and those of exchanges, do not touch it.
+    assert float(time_of(Row("dispatch", "collective", scale_up=1e6), machine(), e).time) == pytest.approx(1e-5)
+
+
+@given(st.floats(0.0, 12.0), st.floats(0.0, 12.0))
+def test_more_work_takes_more_time_and_more_rows_are_better_used(size: float, more: float) -> None:
+    e = efficient(
+        message_half=1e6, message_least=0.3, exchange_half=1e5, exchange_least=0.2, outputs_half=1e5,
+        rows_half=dict.fromkeys(("bf16", "fp8", "fp4"), 16.0),
+    )  # fmt: skip
+    small, large = 10.0**size, 10.0 ** max(size, more)
+
+    def sent(name: str, b: float) -> float:
+        return float(time_of(Row(name, "collective", scale_up=b), machine(), e).time)
+
+    def product(m: float) -> Any:
+        return time_of(Row("r", "gemm", tensor=2e6 * m, rows=m, width=1e3), machine(), e)
+
+    for name in ("all_reduce", "dispatch"):
+        assert 0.0 < sent(name, small) <= sent(name, large)
+        assert sent(name, large) / large <= sent(name, small) / small * (1 + 1e-12)
+    assert float(product(small).time) <= float(product(large).time)
+    assert float(product(small).efficiency[1]) <= float(product(large).efficiency[1]) <= 1.0
+
+
+def test_setups_by_kind_of_collective() -> None:
+    m = software_setup(machine(), efficient(setup=1.0, all_reduce=0.5, all_to_all=2.0))
+    assert (float(m.all_reduce_setup), float(m.all_to_all_setup)) == (1e-6, 1e-5)
+
+
+def test_every_constant_has_a_name_and_a_place() -> None:
+    counted = {name: float(i + 1) for i, name in enumerate(NAMES)}
+    assert sorted(float(x) for x in jax.tree.leaves(execution_from(counted.__getitem__))) == sorted(counted.values())

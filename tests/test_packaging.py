@@ -113,7 +113,7 @@ def _sources() -> list[Path]:
     folders = ("arch", "codesign", "docs", "optimize", "tests", "workloads", ".ci")
     files = [p for folder in folders for p in (ROOT / folder).rglob("*") if p.is_file()]
     files += [p for p in ROOT.iterdir() if p.is_file()]
-    return [p for p in files if p.suffix not in (".pyc", ".png", ".parquet") and p.name != "LICENSE"]
+    return [p for p in files if p.suffix not in (".pyc", ".png", ".parquet", ".npz") and p.name != "LICENSE"]
 
 
 def test_no_path_of_a_machine_and_no_package_index_stands_in_the_tree() -> None:
@@ -138,8 +138,8 @@ def test_modules_stay_readable_in_one_sitting() -> None:
 STREAM = (
     "lanes", "errors", "units", "glossary", "numerics", "runtime", "catalog", "machine", "precision", "fabric",
     "routing_tables", "routing", "routing_reference", "layers", "model", "work", "execution", "power", "power_fit",
-    "technology", "design", "buildable", "mapping", "residency", "objective", "evaluation", "comparison", "bench",
-    "search", "study", "report", "tools", "api", "cli",
+    "technology", "design", "buildable", "mapping", "residency", "objective", "evaluation", "calibration", "comparison",
+    "bench", "reference", "search", "study", "report", "tools", "api", "cli",
 )  # fmt: skip
 
 

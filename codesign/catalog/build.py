@@ -41,10 +41,17 @@ def machine_values(loaded: LoadedSystem) -> dict[str, float]:
 def machine_of(loaded: LoadedSystem) -> "Machine":
     """Build the machine that the model computes with; imports jax.
 
+    A two-level fabric that no deployment outgrows is the switched one inside its domain.
+
     Raises nothing: the files were validated when they were loaded.
     """
     import jax.numpy as jnp
 
-    from codesign.machine import Machine
+    from codesign.machine import MACHINES
 
-    return Machine(**{name: jnp.asarray(value, dtype=float) for name, value in machine_values(loaded).items()})
+    topology, system = loaded.system.topology, loaded.system
+    if topology == "two-level" and system.max_chips.si <= system.scale_up_domain.si:
+        topology = "switched"
+    return MACHINES[topology](
+        **{name: jnp.asarray(value, dtype=float) for name, value in machine_values(loaded).items()}
+    )

@@ -128,7 +128,7 @@ class System(CatalogFile):
     Attributes:
         accelerator: name of the chip, a file of ``arch/accelerators``.
         status: how real it is.
-        topology: of the scale-up fabric.
+        topology: of the scale-up fabric, as `codesign.fabric` knows them.
         max_chips: chips that one deployment may use [chip].
         scale_up_bandwidth, scale_out_bandwidth: per chip and direction [B/s].
         scale_up_domain, scale_out_domain: chips joined [chip]; the latter not fewer.
@@ -144,7 +144,7 @@ class System(CatalogFile):
 
     accelerator: Text
     status: Literal["shipping", "announced", "hypothetical"]
-    topology: Literal["switched", "mesh", "torus", "two-level"]
+    topology: Literal["switched", "two-level", "full-mesh", "mesh", "torus-2d", "torus"]
     max_chips: Chips
     scale_up_bandwidth: BytesPerSecond
     scale_up_domain: Chips

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from codesign.cli import arguments, evaluate, importing, show, study, tools
+from codesign.cli import arguments, calibrate, evaluate, importing, show, study, tools, verify
 from codesign.errors import CodesignError
 
 INTERRUPTED = 130  #: 128 and the number of SIGINT
@@ -54,7 +54,7 @@ def root(
     """Which machine serves the most tokens per megawatt: an MoE model, a target TPOT, and what could be built."""
 
 
-for module in (show, importing, evaluate, study, tools):
+for module in (show, importing, evaluate, study, verify, calibrate, tools):
     module.register(app)
 
 

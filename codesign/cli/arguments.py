@@ -102,6 +102,32 @@ Microbatches = Annotated[
 ]
 Drafts = Annotated[int, typer.Option(min=0, metavar="N", rich_help_panel=_MAPPING, help="Speculated tokens per pass.")]
 Skew = Annotated[float, typer.Option(metavar="S", min=0, help="Exponent of expert popularity; 0 routes to all alike.")]
+_EXPERTS = "Experts"
+Copies = Annotated[
+    int,
+    typer.Option(min=0, metavar="N", rich_help_panel=_EXPERTS, help="Redundant experts per layer, to balance ranks."),
+]
+CapacityFactor = Annotated[
+    float | None,
+    typer.Option(metavar="F", rich_help_panel=_EXPERTS, help="An expert takes F times the mean of routes; 1 or more."),
+]
+Overflow = Annotated[
+    str, typer.Option(metavar="drop|reroute", rich_help_panel=_EXPERTS, help="What becomes of routes beyond capacity.")
+]
+Dispatch = Annotated[
+    str,
+    typer.Option(metavar="token|route", rich_help_panel=_EXPERTS, help="A message per token and rank, or per route."),
+]
+ExpertsOn = Annotated[
+    str | None,
+    typer.Option(
+        "--experts-on", metavar="NAME", rich_help_panel=_EXPERTS, help="Put experts on chips of another system."
+    ),
+]
+ExpertChips = Annotated[
+    int | None,
+    typer.Option("--expert-chips", min=1, metavar="N", rich_help_panel=_EXPERTS, help="How many (with --experts-on)."),
+]
 Output = Annotated[str, typer.Option(metavar="TOKENS", help="Tokens of one answer, for the energy of a query.")]
 Weights = Annotated[
     str | None,

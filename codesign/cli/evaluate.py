@@ -65,6 +65,12 @@ def evaluate(
     attention_dtype: arg.AttentionDtype = None,
     skew: arg.Skew = 0.0,
     output: arg.Output = "1000",
+    copies: arg.Copies = 0,
+    capacity_factor: arg.CapacityFactor = None,
+    overflow: arg.Overflow = "drop",
+    dispatch: arg.Dispatch = "token",
+    experts_on: arg.ExpertsOn = None,
+    expert_chips: arg.ExpertChips = None,
     ideal: arg.Ideal = False,
     override: arg.Set = None,
     as_json: arg.Json = False,
@@ -79,12 +85,20 @@ def evaluate(
         phase=phase, context=context, cached=cached, new=new, concurrency=concurrency, isl=isl, osl=osl,
         framework=framework, tpot=tpot, ttft=ttft, batch=batch, chips=chips, pp=pp, tp=tp, dp=dp, ep=ep,
         attention_split=attention_split, microbatches=microbatches, chunk=chunk, drafts=drafts, weights=weights,
-        kv_dtype=kv_dtype, attention_dtype=attention_dtype, skew=skew, output=output, ideal=ideal, set=override,
+        kv_dtype=kv_dtype, attention_dtype=attention_dtype, skew=skew, output=output, copies=copies,
+        capacity_factor=capacity_factor, overflow=overflow, dispatch=dispatch, ideal=ideal, set=override,
         workspace=workspace,
     )  # fmt: skip
     from codesign import api
     from codesign.cli import tables
 
+    if experts_on is not None:
+        from codesign.cli import pairs
+
+        arg.answer(_pair(arch, experts_on, expert_chips, model, request), as_json, pairs.pair)
+        return
+    if expert_chips is not None:
+        raise CodesignError("has no meaning without another system", key="--expert-chips", allowed="with --experts-on")
     arg.answer(api.evaluate(arch, model, **request).to_json(), as_json, tables.evaluation)
 
 
@@ -116,6 +130,10 @@ def frontier(
     attention_dtype: arg.AttentionDtype = None,
     skew: arg.Skew = 0.0,
     output: arg.Output = "1000",
+    copies: arg.Copies = 0,
+    capacity_factor: arg.CapacityFactor = None,
+    overflow: arg.Overflow = "drop",
+    dispatch: arg.Dispatch = "token",
     ideal: arg.Ideal = False,
     override: arg.Set = None,
     as_json: arg.Json = False,
@@ -126,7 +144,8 @@ def frontier(
         phase=phase, context=context, cached=cached, new=new, concurrency=concurrency, isl=isl, osl=osl,
         framework=framework, tpot=tpot, ttft=ttft, batch=batch, chips=chips, pp=pp, tp=tp, dp=dp, ep=ep,
         attention_split=attention_split, microbatches=microbatches, chunk=chunk, drafts=drafts, weights=weights,
-        kv_dtype=kv_dtype, attention_dtype=attention_dtype, skew=skew, output=output, ideal=ideal, set=override,
+        kv_dtype=kv_dtype, attention_dtype=attention_dtype, skew=skew, output=output, copies=copies,
+        capacity_factor=capacity_factor, overflow=overflow, dispatch=dispatch, ideal=ideal, set=override,
         workspace=workspace,
     )  # fmt: skip
     from codesign import api
@@ -170,6 +189,27 @@ def _request(*, phase: str, context: str | None, batch: float | None, **given: A
         given[name] = arg.quantity(given[name], "s", f"--{name}")
     asked = {"phase": phase, "context": arg.quantity(context, "token", "--context"), "batch": batch, **given}
     return asked | {"set": tuple(given["set"] or ())}
+
+
+#: What a pair of pools takes of a request; the rest has no meaning for it.
+_OF_A_PAIR = (
+    "context", "tpot", "batch", "chips", "tp", "ep", "microbatches", "drafts", "skew", "copies", "capacity_factor",
+    "overflow", "dispatch", "weights", "kv_dtype", "attention_dtype", "ideal", "set", "workspace",
+)  # fmt: skip
+
+
+def _pair(arch: str, experts_on: str, expert_chips: int | None, model: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Attention on one system, experts on another."""
+    from codesign import api
+
+    if request["phase"] != "decode":
+        raise CodesignError(f"two pools in {request['phase']}", key="--experts-on", allowed="--phase decode")
+    for name in ("pp", "dp", "attention_split", "chunk"):
+        if request[name] is not None:
+            key = f"--{name.replace('_', '-')}"
+            raise CodesignError("has no meaning for two pools", key=key, allowed="--chips --tp --ep --microbatches")
+    asked = {name: request[name] for name in _OF_A_PAIR}
+    return api.disaggregate(arch, experts_on, model, **asked, expert_chips=expert_chips)
 
 
 def _read(path: Path, workspace: Path | None) -> Any:

@@ -16,7 +16,7 @@ from codesign.errors import CodesignError
 NEEDED = {
     "jax": "jax", "equinox": "equinox", "optax": "optax",
     "orbax.checkpoint": "orbax-checkpoint", "pydantic": "pydantic", "pint": "pint", "scipy": "scipy",
-    "polars": "polars", "altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "jinja2",
+    "flax": "flax", "polars": "polars", "altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "jinja2",
 }  # fmt: skip
 
 #: What some commands can use: import name, and what for.

@@ -1,6 +1,6 @@
 """A request made ready: names become a machine, a model, precisions, kernel constants and the mappings to try."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -9,14 +9,16 @@ from typing import Any
 from codesign import catalog
 from codesign.catalog.build import machine_of
 from codesign.errors import CodesignError
-from codesign.execution import Execution, ideal
-from codesign.lanes import FAMILIES, TENSOR_DTYPES
+from codesign.execution import UNITS, Execution, execution_from, ideal
 from codesign.machine import Machine
 from codesign.mapping import Mapping, enumerate_mappings
 from codesign.model import Model, model_of
 from codesign.objective.metrics import Framework
 from codesign.objective.phases import DECODE, Phase
 from codesign.precision import ARITHMETIC, BYTES, WEIGHT_CLASSES, Precision, with_cache
+
+#: Vendors whose parts are GPUs, as the measured ones are.
+GPU_VENDORS = ("nvidia", "amd")
 
 #: Classes that ``--weights DTYPE`` leaves as the model file has them.
 KEPT_CLASSES = ("routed", "router", "embedding", "drafter")
@@ -53,7 +55,8 @@ class Case:
         max_chips: that the system offers.
         max_context: longest context that the model's publisher supports, or None [tokens].
         phase: the regime that is asked about.
-        frameworks: the file of overheads of serving frameworks, or None.
+        constants: in words, where the kernel constants come from.
+        serving: loads the overheads of frameworks, the constants inside a server and where these come from.
     """
 
     arch: str
@@ -67,7 +70,8 @@ class Case:
     max_chips: int
     max_context: int | None = None
     phase: Phase = DECODE
-    frameworks: Any = None
+    constants: str = "speed of light"
+    serving: Callable[[], tuple[Any, Execution, str]] | None = None
 
     def mappings(self, degrees: Degrees) -> Mapping:
         """All legal mappings within the given degrees, stacked; raises `CodesignError` where there is none."""
@@ -87,47 +91,101 @@ class Case:
             max_domain_tp=int(float(self.machine.scale_up_domain)),
         )  # fmt: skip
 
-    def framework(self, name: str | None) -> Framework:
-        """What a serving framework adds to the passes, by name; nothing outside serving.
+    def asked(self, request: Any) -> tuple["Case", Framework]:
+        """The case in a request's regime, with the constants that hold there, and what its framework adds.
 
         Raises:
             CodesignError: no such framework in ``arch/measurements/frameworks.toml``.
         """
-        if self.frameworks is None or self.phase.name != "serve":
-            return Framework()
-        return framework_of(self.frameworks, name)
+        here = replace(self, phase=request.regime)
+        if request.phase != "serve" or self.serving is None:
+            return here, Framework()
+        frameworks, constants, words = self.serving()
+        overheads, factor = framework_of(frameworks, request.framework, self.vendor)
+        if self.execution.hard:
+            return here, overheads
+        launches = {k: v * (1.0 if k == "experts" else factor) for k, v in constants.launches.items()}
+        return replace(here, execution=replace(constants, launches=launches), constants=words), overheads
+
+    @property
+    def vendor(self) -> str:
+        """Who makes the accelerator, in small letters."""
+        return self.system.accelerator.vendor.lower()
 
 
 def execution_of(measurement: Any) -> Execution:
-    """Kernel constants from ``arch/measurements/execution.toml`` (keys as the fields of `Execution`)."""
-    si = measurement.si
-    return Execution(
-        memory={f: si(f"memory_{f}") for f in FAMILIES},
-        tensor={d: si(f"tensor_{d}") for d in TENSOR_DTYPES},
-        rows_half={d: si(f"rows_half_{d}") for d in TENSOR_DTYPES},
-        attention_tensor=si("attention_tensor"),
-        vector=si("vector"),
-        scale_up=si("scale_up"),
-        scale_out=si("scale_out"),
-        overlap_p={f: si(f"overlap_p_{f}") for f in FAMILIES},
-        setup=si("setup"),
-        overlap=si("overlap"),
-    )
+    """Kernel constants from a file of ``arch/measurements`` that has every name of `codesign.execution.NAMES`.
+
+    They are told as calibrated where the file's numbers were fitted.
+    """
+    fitted = any(number.kind == "fitted" for number in measurement.numbers.values())
+    return execution_from(lambda name: measurement.si(name, UNITS.get(name, "1")), calibrated=fitted)
 
 
-def framework_of(measurement: Any, name: str | None) -> Framework:
-    """Overheads of a framework; without a name only the share of requests that decode is taken.
+def _first(names: Sequence[str], workspace: str | Path | None, overrides: Any = ()) -> Any:
+    """The first of some files of ``arch/measurements`` that is there; the last must be."""
+    for name in names[:-1]:
+        try:
+            return catalog.load_measurement(name, workspace, overrides=overrides)
+        except CodesignError as problem:
+            if not problem.problem.startswith("unknown"):
+                raise
+    return catalog.load_measurement(names[-1], workspace, overrides=overrides)
+
+
+def with_own_latencies(execution: Execution) -> Execution:
+    """Constants of a part that is no GPU: shares as measured on GPUs, latencies as its own file has them.
+
+    Launches, set-ups and what a kernel spends per stream or expert were fitted to GPUs, over launches of GPUs; a part
+    whose file states the whole latency of a dependent operation would pay twice.
+    """
+    one = dict.fromkeys(execution.launches, 1.0)
+    return replace(execution, launches=one, all_reduce=1.0, all_to_all=1.0, stream_ops=1.0, group_ops=1.0)
+
+
+def constants_of(
+    system: Any, workspace: str | Path | None = None, overrides: Any = (), *, serving: bool = False
+) -> tuple[Execution, str]:
+    """A system's fitted constants, and in words where they come from.
+
+    ``fitted: h200`` for a chip with measurements, ``inherited: hopper`` for one of a measured generation,
+    ``inherited: all chips measured`` for the rest, with ``own latencies`` where it is no GPU.
+
+    Args:
+        system: as loaded.
+        workspace, overrides: as in `load_case`.
+        serving: constants inside a server instead of the kernels' own.
+    """
+    chip, vendor = system.accelerator.name, system.accelerator.vendor.lower()
+    kind = "served" if serving else "kernels"
+    middle = [f"served-{vendor}"] if serving and vendor in GPU_VENDORS else []
+    found = _first([f"{kind}-{chip}", *middle, kind], workspace, overrides)
+    owner = found.name.removeprefix(kind).removeprefix("-")
+    words = f"fitted: {chip}" if owner == chip else f"inherited: {owner or 'all chips measured'}"
+    execution = execution_of(found)
+    if vendor not in GPU_VENDORS:
+        return with_own_latencies(execution), f"{words}, own latencies"
+    return execution, words
+
+
+def framework_of(measurement: Any, name: str | None, vendor: str) -> tuple[Framework, float]:
+    """Overheads of a framework on a vendor's parts, and what it makes of launches; without a name only who decodes.
+
+    On a vendor's parts that it was not measured on, a framework is taken as on the others.
 
     Raises:
         CodesignError: no such framework.
     """
     si = measurement.si
-    known = sorted(key.removeprefix("step_") for key in measurement.numbers if key.startswith("step_"))
+    keys = [key.removeprefix("step_") for key in measurement.numbers if key.startswith("step_")]
+    known = sorted({key.rpartition("_")[0] for key in keys})
     if name is None:
-        return Framework(decoding=si("decoding"))
+        return Framework(decoding=si("decoding"), awake=si("awake"), effort=si("effort")), 1.0
     if name not in known:
         raise CodesignError(f"unknown framework {name!r}", key="--framework", allowed=", ".join(known))
-    return Framework(si(f"step_{name}", "s"), si(f"sequence_{name}", "s"), si("decoding"))
+    pair = f"{name}_{vendor}" if f"{name}_{vendor}" in keys else next(k for k in keys if k.startswith(f"{name}_"))
+    shared = (si("decoding"), si("awake"), si("effort"))
+    return Framework(si(f"step_{pair}", "s"), si(f"sequence_{pair}", "s"), *shared), si(f"launches_{pair}")
 
 
 def _dtype(name: str, key: str) -> str:
@@ -189,10 +247,12 @@ def load_case(
     loaded = catalog.load_model_file(model, workspace, overrides=changed)
     structure = model_of(loaded)
     names = dtypes_of(structure, weights, kv_dtype, attention_dtype)
-    if use_ideal:
-        execution = ideal()
-    else:
-        execution = execution_of(catalog.load_measurement("execution", workspace, overrides=changed))
+    execution, words = (ideal(), "speed of light") if use_ideal else constants_of(system, workspace, changed)
+
+    def serving() -> tuple[Any, Execution, str]:
+        frameworks = catalog.load_measurement("frameworks", workspace, overrides=changed)
+        return frameworks, *constants_of(system, workspace, changed, serving=True)
+
     return Case(
         arch=system.system.name,
         model_name=structure.name,
@@ -203,7 +263,8 @@ def load_case(
         precision=Precision.from_names(names),
         dtypes=names,
         max_chips=int(system.system.max_chips.si),
-        frameworks=catalog.load_measurement("frameworks", workspace, overrides=changed),
+        constants=words,
+        serving=serving,
         max_context=loaded.max_context,
     )
 

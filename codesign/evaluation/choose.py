@@ -1,6 +1,5 @@
 """Find the best mapping of a request, or the frontier of all of them, and say what is missing where none serves."""
 
-from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -12,6 +11,7 @@ from codesign.evaluation.case import Case, Degrees
 from codesign.evaluation.document import Evaluation, evaluation_document, mapping_document
 from codesign.evaluation.request import OUTPUT_TOKENS, Request
 from codesign.evaluation.solve import evaluate_all, solve
+from codesign.layers.moe import MoE
 from codesign.mapping import Mapping, take
 from codesign.objective.batch import Batch
 from codesign.objective.compiled import BLOCK
@@ -29,12 +29,16 @@ def _check(request: Request, case: Case) -> None:
     if not 0 <= request.drafts <= most:
         allowed = f"0 to {most}" if most else f"0: {case.model_name} has no drafter in its file"
         raise CodesignError(f"{request.drafts:g} drafts", key="--drafts", allowed=allowed)
+    experts = min((layer.experts for _, layer in case.model.blocks if isinstance(layer, MoE)), default=0)
+    if request.copies > experts:
+        allowed = f"0 to {experts}" if experts else f"0: {case.model_name} has no routed experts"
+        raise CodesignError(f"{request.copies:g} redundant experts", key="--copies", allowed=allowed)
 
 
 def _warnings(case: Case, request: Request) -> list[str]:
-    found = [] if case.execution.calibrated or case.execution.hard else [
-        "kernel constants are published estimates and assumptions, not fitted: real kernels are slower at small batch"
-    ]  # fmt: skip
+    found = []
+    if case.constants.startswith("inherited"):
+        found.append(f"kernel constants were not fitted to this part; {case.constants}")
     if case.system.system.status == "hypothetical":
         found.append(
             f"{case.arch} is hypothetical: its numbers are assumptions with ranges (codesign show {case.arch})"
@@ -64,9 +68,9 @@ def evaluate_case(case: Case, request: Request, degrees: Degrees | None = None) 
         CodesignError: drafts that the model cannot make, no legal mapping, unknown framework.
     """
     _check(request, case)
-    case = replace(case, phase=request.regime)
+    case, overheads = case.asked(request)
     mappings = _flying(case.mappings(degrees or Degrees()), request)
-    load = request.load(case.framework(request.framework))
+    load = request.load(overheads)
     goal = np.inf if request.target is None else request.target
     given = request.batches(mappings)
     found = solve(case, mappings, load, goal, 1.0 if given is None else given, np.inf if given is None else given)
@@ -181,9 +185,9 @@ def frontier_points(case: Case, request: Request, degrees: Degrees | None = None
         mappings, loads and `Metrics` of the kept points, stacked in order of that time.
     """
     _check(request, case)
-    case = replace(case, phase=request.regime)
+    case, overheads = case.asked(request)
     mappings = _flying(case.mappings(degrees or Degrees()), request)
-    load = request.load(case.framework(request.framework))
+    load = request.load(overheads)
     n = len(np.asarray(mappings.pp))
     given = request.batches(mappings)
     if given is None and request.phase == "serve":
@@ -212,7 +216,7 @@ def frontier_points(case: Case, request: Request, degrees: Degrees | None = None
 def frontier_case(case: Case, request: Request, degrees: Degrees | None = None) -> list[Evaluation]:
     """`frontier_points` as full evaluations."""
     mappings, loads, _ = frontier_points(case, request, degrees)
-    case = replace(case, phase=request.regime)
+    case, _ = case.asked(request)
     warnings = _warnings(case, request)
     given = request.batch is not None or request.concurrency is not None
     return [

@@ -12,7 +12,7 @@ from codesign.lanes import TENSOR_DTYPES
 from codesign.mapping import Mapping
 from codesign.objective.metrics import Load, Metrics
 from codesign.objective.prefill import chunks_of
-from codesign.routing import routing_law
+from codesign.routing_choices import named_law
 
 SCHEMA = "codesign.evaluation/1"
 
@@ -141,7 +141,8 @@ def execution_document(case: Case) -> dict[str, Any]:
     e = case.execution
     told = {k: float(v) for k, v in e.overlap_p.items()}
     return {
-        "calibrated": e.calibrated, "ideal": e.hard, "p": dict.fromkeys(told) if e.hard else told,
+        "calibrated": e.calibrated, "constants": case.constants, "ideal": e.hard,
+        "p": dict.fromkeys(told) if e.hard else told,
         "overlap": float(e.overlap), "setup": float(e.setup),
         "memory_efficiency": {k: float(v) for k, v in e.memory.items()},
         "tensor_efficiency": {k: float(v) for k, v in e.tensor.items()},
@@ -164,7 +165,11 @@ def counts_document(case: Case, mapping: Mapping, load: Load, routing: dict[str,
         "distinct_experts_per_rank_mean": None if distinct is None else distinct / float(mapping.ep),
         "distinct_experts_fullest_rank": routing.get("distinct_experts_fullest_rank"),
         "routed_assignments_per_layer": routing.get("routed_assignments_per_layer"),
-        "routing": routing_law(float(load.skew)) if routing else None,
+        "routes_fullest_rank": routing.get("routes_fullest_rank"),
+        "overflow_share": routing.get("overflow_share"),
+        "messages_per_token_once": routing.get("messages_per_token_once"),
+        "messages_per_token_by_route": routing.get("messages_per_token_by_route"),
+        "routing": named_law(float(load.skew), load.routing) if routing else None,
     }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from codesign.objective.metrics import Load
 from codesign.objective.phases import Phase
 from codesign.objective.timing import timed_pass
 from codesign.precision import Precision
-from codesign.routing import expected_distinct, fullest_rank_distinct
+from codesign.routing_choices import fullest
 
 #: What a lane is called when it binds.
 LANE_WORDS = {
@@ -71,10 +71,16 @@ def _timed(
     if moe is not None:
         law = 0.0 if even else load.skew
         bank = step.tokens * mapping.dp
+        most = fullest(bank, moe.experts, moe.top_k, mapping.ep, law, load.routing)
+        once, by_route = moe.messages(step)
         routing = {
-            "distinct_experts_per_layer": expected_distinct(bank, moe.experts, moe.top_k, law),
-            "distinct_experts_fullest_rank": fullest_rank_distinct(bank, moe.experts, moe.top_k, mapping.ep, law),
+            "distinct_experts_per_layer": most.layer,
+            "distinct_experts_fullest_rank": most.distinct,
             "routed_assignments_per_layer": bank * moe.top_k,
+            "routes_fullest_rank": most.routes,
+            "overflow_share": most.beyond,
+            "messages_per_token_once": once,
+            "messages_per_token_by_route": by_route,
         }
     return blocks, [_numbers(t, 0.0) for t in timed.head], _numbers(timed.hand_off, 0.0), routing, step.chunks
 

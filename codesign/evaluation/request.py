@@ -8,6 +8,7 @@ import numpy as np
 from codesign.errors import CodesignError
 from codesign.objective.metrics import Framework, Load
 from codesign.objective.phases import PHASES, Phase
+from codesign.routing_choices import Routing, routing_of
 
 #: Tokens of one answer, for energy per query.
 OUTPUT_TOKENS = 1000.0
@@ -37,6 +38,9 @@ class Request:
         tpot, ttft: targets; the first of decode and serve, the second of prefill and midfill.
         batch: sequences per micro-batch of one instance; searched where not given.
         drafts: drafted tokens per pass. skew: exponent of expert popularity. output: tokens of one answer.
+        copies: redundant experts per layer. capacity_factor: most routes of an expert over the mean, None for no limit.
+        overflow: what becomes of routes beyond it, ``drop`` | ``reroute``.
+        dispatch: a message per ``token`` and rank, or per ``route``.
     """
 
     phase: str = "decode"
@@ -53,6 +57,10 @@ class Request:
     drafts: float = 0.0
     skew: float = 0.0
     output: float = OUTPUT_TOKENS
+    copies: float = 0.0
+    capacity_factor: float | None = None
+    overflow: str = "drop"
+    dispatch: str = "token"
 
     def __post_init__(self) -> None:
         """Refuse what has no meaning, before anything is loaded.
@@ -94,6 +102,12 @@ class Request:
             )
         if self.drafts and self.regime.name in ("prefill", "midfill"):
             raise CodesignError(f"{self.drafts:g} drafts of a prompt", key="--drafts", allowed="0")
+        _ = self.routing
+
+    @property
+    def routing(self) -> Routing | None:
+        """Copies, capacity and dispatch of the experts; None where all are plain."""
+        return routing_of(self.copies, self.capacity_factor, self.dispatch, self.overflow)
 
     @property
     def regime(self) -> Phase:
@@ -127,6 +141,7 @@ class Request:
             output=float(self.osl or 0.0) if serving else float(self.output),
             new=float((self.isl if serving else self.new) or 0.0),
             framework=framework,
+            routing=self.routing,
         )
 
     def batches(self, mappings: Any) -> Any:
@@ -141,6 +156,8 @@ class Request:
         found: dict[str, Any] = {
             "context": float(load.context), "new": new, "batch": float(load.batch), "drafts": round(float(load.drafts)),
             "tpot_s": self.tpot, "output": float(load.output), "skew": float(load.skew),
+            "copies": float(self.copies), "capacity_factor": self.capacity_factor, "overflow": self.overflow,
+            "dispatch": self.dispatch,
         }  # fmt: skip
         if self.phase != "decode":
             found["ttft_s"] = self.ttft

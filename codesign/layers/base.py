@@ -12,6 +12,7 @@ import equinox as eqx
 from codesign.lanes import Number, Row
 from codesign.machine import Machine
 from codesign.precision import Precision
+from codesign.routing_choices import Routing
 
 
 class Step(eqx.Module):
@@ -36,6 +37,7 @@ class Step(eqx.Module):
         chunks: chunks n of a prompt.
         block: whether long blocks may come (static): KV tiles are then re-read by what the on-chip memory holds, and
             latent attention takes its cheaper form.
+        routing: copies, capacity and dispatch of the experts; None where all are plain.
     """
 
     batch: Number
@@ -51,6 +53,7 @@ class Step(eqx.Module):
     drafts: Number = 0.0
     chunks: Number = 1.0
     block: bool = eqx.field(static=True, default=False)
+    routing: Routing | None = None
 
     @property
     def whole(self) -> Number:
@@ -184,5 +187,5 @@ def gemm(
         dtype=p.math[kind],
         rows=tokens,
         launches=launches,
-        outputs=tokens * width_out,
+        width=width_out,
     )

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 from codesign.fabric import all_gather, all_reduce, gather_scatter
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
+from codesign.layers.mla import HEAD_TILE
 from codesign.layers.spans import clipped_mean, union_read
-from codesign.layers.tiles import passes, tokens_read
+from codesign.layers.tiles import passes, tiled, tokens_read
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,7 @@ class Compressed:
                 rows=step.new * self.heads,
                 vector=scores * (exp + 4.0) + 16.0 * t * queries + t * made * (exp + 4.0),
                 launches=3.0 if self.ratio else 2.0,
+                streams=tiled(step, jnp.maximum(heads / HEAD_TILE, 1.0)),
             ),
             gather_scatter(
                 "context_merge",

@@ -11,12 +11,14 @@ its range and the candidates are gathered.  Source: arXiv:2512.02556; GLM-5 shar
 
 from dataclasses import dataclass
 
+import jax.numpy as jnp
+
 from codesign.fabric import all_gather
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
-from codesign.layers.mla import MLA, Form, cheaper
+from codesign.layers.mla import HEAD_TILE, MLA, Form, cheaper
 from codesign.layers.spans import clipped_mean, union_read
-from codesign.layers.tiles import passes, tokens_read
+from codesign.layers.tiles import passes, tiled, tokens_read
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ class DSA:
             + step.tokens * heads * ways * (latent + self.kv_rank) * p.bytes["activation"],
             expanded=step.tokens,
             rows=step.new * self.heads,
+            streams=tiled(step, jnp.maximum(heads / HEAD_TILE, 1.0)),
         )
 
     def rows(self, step: Step, hidden: int) -> list[Row]:

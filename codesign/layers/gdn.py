@@ -73,6 +73,7 @@ class GDN:
             gemm("qkv", self._split(hidden) / step.tp, t, hidden, projected, "attention", step, launches=3.0),
             state_row(
                 step,
+                heads=heads,
                 cells=state,
                 conv=conv,
                 inside=heads * (2 * self.key_width + self.value_width),

@@ -14,7 +14,7 @@ from codesign.fabric import all_reduce, gather_scatter
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
 from codesign.layers.spans import chunk_mean, clipped_mean
-from codesign.layers.tiles import chunk_tokens_read, passes, tokens_read
+from codesign.layers.tiles import chunk_tokens_read, passes, tiled, tokens_read
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,7 @@ class GQA:
                 rows=step.new * self.heads / self.kv_heads,
                 vector=vector,
                 launches=2.0,
+                streams=tiled(step, kv),
             ),
         ]
         rows.append(

@@ -81,6 +81,7 @@ class KDA:
             gemm("qkv", projected, t, hidden, inner, "attention", step, launches=3.0),
             state_row(
                 step,
+                heads=self.value_heads / step.tp,
                 cells=cells,
                 conv=conv / step.tp,
                 inside=self.value_heads / step.tp * (2 * self.key_width + self.value_width),

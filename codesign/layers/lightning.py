@@ -61,6 +61,7 @@ class Lightning:
             gemm("qkv", hidden * projected, t, hidden, projected, "attention", step, launches=2.0),
             state_row(
                 step,
+                heads=heads,
                 cells=self.state_elements()[0] / step.tp,
                 conv=0.0,
                 inside=heads * (self.key_width + self.value_width),

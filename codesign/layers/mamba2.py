@@ -82,6 +82,7 @@ class Mamba2:
             gemm("qkv", hidden * projected, t, hidden, projected, "attention", step),
             state_row(
                 step,
+                heads=heads,
                 cells=self.state_elements()[0] / step.tp,
                 conv=conv,
                 inside=groups * self.state_width + inner,

@@ -18,7 +18,10 @@ import jax.numpy as jnp
 from codesign.fabric import all_reduce, gather_scatter
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
-from codesign.layers.tiles import passes, tokens_read
+from codesign.layers.tiles import QUERY_TILE, passes, tiled, tokens_read
+
+#: Query heads that one piece of an absorbed scan takes.
+HEAD_TILE = 64.0
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class MLA:
             + step.tokens * heads * ways * (latent + self.kv_rank) * p.bytes["activation"],
             expanded=step.tokens,
             rows=step.new * self.heads,
+            streams=tiled(step, jnp.maximum(heads / HEAD_TILE, 1.0)),
         )
 
     def expanded(self, step: Step) -> "Form":
@@ -111,6 +115,7 @@ class MLA:
             + step.tokens * heads * ways * (made + self.rope) * p.bytes["activation"],
             expanded=step.batch * seen,
             rows=step.new,
+            streams=step.batch * heads * (step.new / QUERY_TILE + 1.0),
         )
 
     def form(self, step: Step) -> "Form":
@@ -141,6 +146,7 @@ class MLA:
                 rows=form.rows,
                 vector=self.scores(step) * (step.machine.exponential_ops + 4.0) + 8.0 * t * (self.q_rank or hidden),
                 launches=2.0,
+                streams=form.streams,
             ),
             gather_scatter(
                 "context_merge",
@@ -163,12 +169,14 @@ class Form(NamedTuple):
         memory: [B].
         expanded: tokens that go through the projection from the latent up, of all the instance's sequences.
         rows: rows of the matrix products per sequence and key head.
+        streams: independent pieces of the scan.
     """
 
     tensor: Number
     memory: Number
     expanded: Number
     rows: Number
+    streams: Number
 
     def cost(self, layer: MLA, step: Step) -> Number:
         """Seconds at peak rates: the slower of memory and arithmetic, the projection up included."""

@@ -4,7 +4,8 @@ Where one TP group holds the bank (``dp = 1``) every rank already has every toke
 combine is the layer's all-reduce.  Otherwise the ranks of an instance share out its tokens, send each once to every
 rank that holds one of its experts, and gather after.  The pass waits for the fullest rank: its routes and its distinct
 experts are expectations from `codesign.routing`.  A latent mixture projects to ``width`` before dispatch and back
-after combine; these two projections are kept whole on every chip.  Left out here: capacity factors and copies.
+after combine; these two projections are kept whole on every chip.  A step may ask for copies of popular experts, a
+capacity per expert, and one message per route instead (`codesign.routing_choices`).
 """
 
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from math import ceil
 
 import jax.numpy as jnp
 
-from codesign.fabric import all_reduce, all_to_all
+from codesign.fabric import all_reduce, all_to_all, crossing
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
-from codesign.routing import expected_ranks_grouped, fullest_rank_distinct, fullest_rank_routes
+from codesign.routing import expected_ranks_grouped
+from codesign.routing_choices import fullest
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,35 @@ class MoE:
         return 0.0
 
     def destinations(self, step: Step) -> Number:
-        """Other chips that one token is sent to: ``D (EP moe_tp - 1)/EP``, D the expected distinct ranks."""
+        """Other chips that one token is sent to: ``D (EP moe_tp - 1)/EP``.
+
+        D is the expected distinct ranks of its routes, or all of them where every route is a message of its own.
+        Copies leave it as it is.
+        """
+        once, by_route = self.messages(step)
+        if step.routing is None:
+            return once
+        return once + step.routing.per_route * (by_route - once)
+
+    def messages(self, step: Step) -> tuple[Number, Number]:
+        """Messages of one token to other chips: sent once per rank, and once per route."""
         ranks = expected_ranks_grouped(self.experts, self.top_k, step.ep, self.groups, self.top_groups)
-        return ranks * (step.ep * step.moe_tp - 1.0) / step.ep
+        chips = step.ep * step.moe_tp - 1.0
+        return ranks * chips / step.ep, self.top_k * chips / step.ep
+
+    def crossing_once(self, step: Step, group: Number) -> Number:
+        """Of what goes beyond the domain, the share that does where a token crosses once for all ranks there.
+
+        Expected distinct domains but its own, over the destinations beyond it; 1 where every route is sent by itself.
+        """
+        if step.machine.topology != "two-level":
+            return 1.0
+        domains = jnp.maximum(group / step.machine.scale_up_domain, 1.0)
+        reached = expected_ranks_grouped(self.experts, self.top_k, domains, self.groups, self.top_groups)
+        beyond = self.messages(step)[0] * crossing(group, step.machine.scale_up_domain)
+        once = jnp.minimum(reached * (domains - 1.0) / domains / jnp.maximum(beyond, 1e-9), 1.0)
+        once = jnp.where(beyond > 1e-9, once, 1.0)
+        return once if step.routing is None else once + step.routing.per_route * (1.0 - once)
 
     def rows(self, step: Step, hidden: int) -> list[Row]:
         p, machine = step.precision, step.machine
@@ -105,13 +133,16 @@ class MoE:
         bank = step.tokens * step.dp
         spread = jnp.where(step.dp > 1.5, 1.0, 0.0)
 
-        routes = fullest_rank_routes(bank, self.experts, self.top_k, step.ep, step.skew)
-        distinct = fullest_rank_distinct(bank, self.experts, self.top_k, step.ep, step.skew)
+        most = fullest(bank, self.experts, self.top_k, step.ep, step.skew, step.routing)
+        routes, distinct = most.routes, most.distinct
         share = bank * self.top_k / step.ep / routes
         inner = self.inner / step.moe_tp
         held = self.expert_parameters(hidden) / step.moe_tp
         moved = spread * here * self.destinations(step) * width
+        if step.routing is not None:
+            share, moved = share * most.kept, moved * most.kept
         group = jnp.where(step.dp > 1.5, step.ep * step.moe_tp, 1.0)
+        once = self.crossing_once(step, group)
 
         rows = [
             gemm("router", hidden * self.experts, here, hidden, self.experts, "router", step),
@@ -127,7 +158,7 @@ class MoE:
         if self.width:
             rows.append(gemm("latent_down", hidden * width, here, hidden, width, "latent", step))
         rows += [
-            all_to_all("dispatch", moved * p.bytes["dispatch"], group, machine),
+            all_to_all("dispatch", moved * p.bytes["dispatch"], group, machine, once),
             Row(
                 "experts",
                 "experts",
@@ -138,9 +169,10 @@ class MoE:
                 rows=routes / distinct,
                 vector=routes * inner * (machine.exponential_ops + 3.0),
                 launches=2.0,
+                streams=self.experts / step.ep,
                 share=share,
             ),
-            all_to_all("combine", moved * p.bytes["combine"] / share, group, machine)._replace(share=share),
+            all_to_all("combine", moved * p.bytes["combine"] / share, group, machine, once)._replace(share=share),
         ]
         if self.width:
             rows.append(gemm("latent_up", hidden * width, here, width, hidden, "latent", step))

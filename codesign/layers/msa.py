@@ -17,7 +17,7 @@ from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
 from codesign.layers.gqa import GQA
 from codesign.layers.spans import clipped_mean, union_read
-from codesign.layers.tiles import passes, tokens_read
+from codesign.layers.tiles import passes, tiled, tokens_read
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,7 @@ class MSA:
             rows=step.new * self.heads / self.kv_heads,
             vector=scores * (step.machine.exponential_ops + 4.0) + 8.0 * t * heads * self.key_width,
             launches=2.0,
+            streams=tiled(step, self._dense.kv_heads_here(step)),
         )
         rows: list[Row] = []
         for row in self._dense.rows(step, hidden):

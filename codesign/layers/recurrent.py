@@ -18,12 +18,21 @@ CHUNK = 64
 
 
 def state_row(
-    step: Step, *, cells: Number, conv: Number, inside: Number, delta: bool, moved: Number, elementwise: Number
+    step: Step,
+    *,
+    heads: Number,
+    cells: Number,
+    conv: Number,
+    inside: Number,
+    delta: bool,
+    moved: Number,
+    elementwise: Number,
 ) -> Row:
     """One pass over the states of the instance's sequences.
 
     Args:
         step: the pass.
+        heads: of states on this chip.
         cells, conv: elements of state and of convolution state per sequence on this chip.
         inside: per token, the widths of the products inside a chunk, heads included.
         delta: whether the update corrects what the state already answers (a delta rule).
@@ -35,20 +44,24 @@ def state_row(
     once = 2.0 + step.drafts
     one_by_one, between = (4.0, 6.0) if delta else (2.0, 4.0)
     tensor, vector = t * one_by_one * cells, 3.0 * t * cells
+    launches, streams = 2.0 + step.drafts / 2.0, 0.0  # token by token the kernel waits for each
     if step.block:
         once = jnp.maximum(once, 2.0 * step.new / CHUNK)
         in_chunks = t * (2.0 * jnp.minimum(step.new, CHUNK) * inside + between * cells)
         read = step.batch * kept * once / machine.memory_bandwidth
         slow = jnp.maximum(read, tensor / machine.tensor_bf16 + vector / machine.vector_rate)
+        streams = step.batch * heads * (step.new / CHUNK + 1.0)
         blocked = jnp.maximum(read, in_chunks / machine.tensor_bf16) < slow
         tensor, vector = jnp.where(blocked, in_chunks, tensor), jnp.where(blocked, 0.0, vector)
+        streams = jnp.where(blocked, streams, 0.0)
     return Row(
         "state",
-        "attention",
+        "state",
         memory=step.batch * kept * once + t * moved * p.bytes["activation"],
         tensor=tensor,
         dtype=0.0,
         rows=t,
         vector=vector + t * elementwise,
-        launches=2.0,
+        launches=launches,
+        streams=streams,
     )

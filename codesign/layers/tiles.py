@@ -12,6 +12,9 @@ from codesign.lanes import Number
 from codesign.layers.base import Step
 from codesign.layers.spans import chunk_mean, chunk_read, grid_mean
 
+#: New tokens of one query tile of a scan over expanded or grouped keys.
+QUERY_TILE = 128.0
+
 #: Share of the on-chip memory that holds queries and sums (assumption: the other half double-buffers KV tiles).
 RESIDENT_SHARE = 0.5
 
@@ -19,6 +22,12 @@ RESIDENT_SHARE = 0.5
 def row_bytes(step: Step, key: float, value: float) -> Number:
     """On-chip bytes of one query row: the query as an activation; output, maximum and sum in FP32."""
     return key * step.precision.bytes["activation"] + 4.0 * (value + 2.0)
+
+
+def tiled(step: Step, heads: Number) -> Number:
+    """Independent pieces of a scan: sequences x heads of keys, and of long blocks each query tile of them."""
+    pieces = step.batch * heads
+    return pieces * ((step.new - 1.0) / QUERY_TILE + 1.0) if step.block else pieces
 
 
 def passes(step: Step, group: float, key: float, value: float) -> Number:

@@ -13,6 +13,7 @@ from codesign.lanes import Number
 from codesign.machine import Machine
 from codesign.mapping import Mapping
 from codesign.residency import Residency
+from codesign.routing_choices import Routing
 
 
 class Framework(eqx.Module):
@@ -22,11 +23,15 @@ class Framework(eqx.Module):
         step_overhead: host time per step that no kernel hides [s].
         sequence_overhead: of it, per sequence of a step [s].
         decoding: share of the requests in flight that decode at any time.
+        awake: share of its power limit that a busy board draws whatever it does, where that is more than static power.
+        effort: dynamic energy in a server over that of the work alone.
     """
 
     step_overhead: Number = 0.0
     sequence_overhead: Number = 0.0
     decoding: Number = 1.0
+    awake: Number = 0.0
+    effort: Number = 1.0
 
 
 class Load(eqx.Module):
@@ -40,6 +45,7 @@ class Load(eqx.Module):
         output: tokens of one answer: for energy per query, and the length of an answer in ``serve``.
         new: tokens of a prompt (prefill, midfill, serve).
         framework: overheads of serving (serve).
+        routing: copies, capacity and dispatch of the experts; None where all are plain.
     """
 
     batch: Number
@@ -49,6 +55,7 @@ class Load(eqx.Module):
     output: Number
     new: Number = 0.0
     framework: Framework = Framework()
+    routing: Routing | None = None
 
 
 class Metrics(NamedTuple):

@@ -50,6 +50,7 @@ def prompt_step(machine: Machine, precision: Precision, mapping: Mapping, load: 
         precision=precision,
         chunks=chunks,
         block=True,
+        routing=load.routing,
     )
 
 

@@ -9,7 +9,8 @@ sequence's attention stays its own.  A step that carries a chunk takes x longer,
 the mean :math:`(1-f) t + f (t + x)` with the share :math:`f = (C-1) n/osl` of steps that carry one while
 :math:`f \le 1` and :math:`P = 1`; the chunks of a burst delay every micro-batch of a pipeline of P stages by
 :math:`(n+P-1) x`.  Distinct experts are concave in tokens: the pass of the mean is not the mean of the passes.  The
-framework adds host time per step and per sequence.  TTFT is n mixed steps and half a step of waiting.
+framework adds host time per step and per sequence; a busy board draws a share of its limit beside the work's energy,
+which a server multiplies.  TTFT is n mixed steps and half a step of waiting.
 Source: shared measurements of closed-loop serving.  Left out: queues before admission, the working set of a chunk.
 """
 
@@ -140,7 +141,9 @@ def serve(
     decoding = p.attention_joules[0] + p.joint_joules[0]
     chunk = p.attention_joules[2] + p.joint_joules[1] - p.joint_joules[0]
     joules = (m * decoding + in_flight / load.output * accepted * n * chunk) / mapping.pp
-    power = powered(machine, pace + burst, joules)
+    awake = jnp.maximum(machine.static_power, load.framework.awake * machine.power_limit)
+    busy_board = eqx.tree_at(lambda m: m.static_power, machine, awake)
+    power = powered(busy_board, pace + burst, joules * load.framework.effort)
     tpot = power.seconds / accepted
     ttft = (n * (burdened + host) + pace / 2.0) * power.slowdown
     answers = in_flight * mapping.dp / (ttft + jnp.maximum(load.output - 1.0, 0.0) * tpot)

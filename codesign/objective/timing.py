@@ -83,6 +83,7 @@ def step_of(machine: Machine, precision: Precision, mapping: Mapping, load: Load
         machine=machine,
         precision=precision,
         drafts=load.drafts,
+        routing=load.routing,
     )
 
 

@@ -191,7 +191,7 @@ def _checks_of(point: Point, workspace: Where) -> list[dict[str, Any]]:
 def published_checks(
     workspace: Where = None, points: tuple[Point, ...] = POINTS, workers: int = 2
 ) -> list[dict[str, Any]]:
-    """The speed of one user, uncalibrated, against published points.
+    """The speed of one user against published points, which no fit has seen.
 
     Where a publisher names no mapping, the fastest for a single sequence is taken; where it does not say whether
     drafts were used, the row stands twice if the model's file has a table of acceptance: without drafts, and with as

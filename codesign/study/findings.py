@@ -208,7 +208,7 @@ def floors(summary: Json) -> Iterator[str]:
 
 
 def published(summary: Json) -> Iterator[str]:
-    """How far the unfitted power envelope and the uncalibrated single-user speeds are from published figures."""
+    """How far the power envelope and the single-user speeds, which no fit has seen, are from published figures."""
     shown = [r for r in summary.get("power_table") or () if not r.get("fitted") and r.get("ratio")]
     if shown:
         low, high = (f(shown, key=lambda r: r["ratio"]) for f in (min, max))
@@ -222,7 +222,7 @@ def published(summary: Json) -> Iterator[str]:
         for c in checks:
             ratio = times(c["predicted"] / c["published"])
             told.append(f"{c['name']} {plain(c['predicted'])} against {plain(c['published'])} ({ratio})")
-        yield f"Single-user speed, uncalibrated, token/s: {'; '.join(told)}."
+        yield f"Single-user speed, not fitted to, token/s: {'; '.join(told)}."
 
 
 def _part(row: dict[str, Any]) -> str:

@@ -60,7 +60,7 @@ def summary_of(solver: Solver, records: dict[str, Any], tell: Callable[[int, int
         "sensitivity": evidence.sensitivity(solver) if study.sensitivity else [],
         "rests_on": kinds_used(*systems), "execution": execution_document(solver.base),
         "warnings": [
-            "kernel constants are published estimates and assumptions, not fitted to measurements",
+            f"kernel constants of designs: {solver.base.constants}; of existing parts: their own or their relatives'",
             "hypothetical parts and designs rest on assumptions with ranges (arch/memories, arch/measurements)",
         ],
     }  # fmt: skip

@@ -49,7 +49,7 @@ def variants(machine: Machine, changes: Sequence[Change]) -> Machine:
     for f in fields(Machine):
         own = float(np.asarray(getattr(machine, f.name)))
         leaves[f.name] = np.array([change.get(f.name, own) for change in changes], dtype=float)
-    return Machine(**leaves)
+    return type(machine)(**leaves)
 
 
 @dataclass(frozen=True)

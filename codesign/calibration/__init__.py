@@ -1,0 +1,1 @@
+"""Fit of the kernel constants to measured tables, their uncertainty, and error on measurements."""

@@ -1,0 +1,5 @@
+"""Calibration to closed-loop serving points: what kernels in a server add to kernels on a bench."""
+
+from codesign.calibration.serving.validate import calibrate, read, told, validate
+
+__all__ = ["calibrate", "read", "told", "validate"]

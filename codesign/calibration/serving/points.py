@@ -1,0 +1,211 @@
+"""Serving points: lines of a table become machines, mappings, precisions and loads of the model, or a reason why not.
+
+Lengths are drawn between 0.8 and 1.0 of ``isl`` and ``osl``, so their means are 0.9 of them.  What a ``precision``
+label leaves open is settled here and named: FP8 is block FP8 in every matrix product; FP4 (NVFP4 on NVIDIA, MXFP4 on
+AMD) is that of routed and shared experts and dense layers, in dense models of attention too, with FP4 activations where
+the chip multiplies FP4 and BF16 ones elsewhere, BF16 attention beside experts; a checkpoint in FP4 stays as it is;
+caches are FP8.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from codesign.errors import CodesignError
+from codesign.evaluation.case import Case, load_case, with_dtypes
+from codesign.mapping import legal, stack
+from codesign.objective.metrics import Framework, Load
+
+#: Columns by which the table is recognised.
+COLUMNS = ("hardware", "framework", "model", "precision", "tp", "ep", "dp_attention", "isl", "osl", "concurrency")
+
+#: Mean of a length over its nominal value.
+DRAWN = 0.9
+
+#: Tokens of a prompt that one step takes, as the frameworks ship [token].
+CHUNK = 8192.0
+
+PRECISIONS = ("bf16", "fp8", "fp4")
+_MATRICES = ("routed", "shared", "dense", "attention")
+
+
+def dtypes_of(model: Any, label: str, native: bool, nvidia: bool) -> str | None:
+    """What a precision label means for a model, as ``--weights`` takes it.
+
+    Args:
+        model: the structure.
+        label: ``bf16`` | ``fp8`` | ``fp4``.
+        native: whether the chip multiplies FP4.
+        nvidia: whether FP4 is NVFP4.
+    """
+    published = dict(model.dtypes)
+    if label == "fp4" and "fp4" in published["routed"]:
+        return None  # the checkpoint itself
+    four = "nvfp4" if nvidia else "mxfp4"
+    dense = model.counts().routed_parameters == 0.0
+    if label == "bf16":
+        names = dict.fromkeys((*_MATRICES, "activation", "expert_activation"), "bf16")
+    elif label == "fp8":
+        names = dict.fromkeys(_MATRICES, "fp8_block") | dict.fromkeys(("activation", "expert_activation"), "fp8")
+    else:
+        names = dict.fromkeys(("routed", "shared", "dense"), four) | {"attention": four if dense else "bf16"}
+        names |= dict.fromkeys(("activation", "expert_activation"), four if native else "bf16")
+    return ",".join(f"{k}={v}" for k, v in (names | {"head": "bf16"}).items())
+
+
+@lru_cache(maxsize=512)
+def case_of(hardware: str, model: str, label: str) -> Case:
+    """A machine and a model of the catalog in the precision that a label means.
+
+    Raises:
+        CodesignError: one of the three is not known.
+    """
+    if label not in PRECISIONS:
+        raise CodesignError(f"unknown precision {label!r}", key="precision", allowed=", ".join(PRECISIONS))
+    case = load_case(hardware, model)
+    machine = case.machine
+    native = float(machine.tensor_fp4) > 1.2 * float(machine.tensor_fp8)
+    nvidia = case.system.accelerator.vendor.lower() == "nvidia"
+    return with_dtypes(case, weights=dtypes_of(case.model, label, native, nvidia), kv_dtype="fp8")
+
+
+@dataclass(frozen=True)
+class Points:
+    """Lines of one model on fabrics of one kind, stacked.
+
+    Attributes:
+        lines: numbers in the table, (n,).
+        model: structure, shared by all.
+        chips, vendors, frameworks, labels, splits: of each line, (n,).
+        hardware, names: as the table has them.
+        machine, precision, mapping, load: leaves (n,) or (n, ...).
+        tpot: measured seconds per output token, NaN where there are none, (n,).
+        joules: measured board energy per output token, NaN where there is none, (n,).
+    """
+
+    lines: np.ndarray
+    model: Any
+    chips: np.ndarray
+    vendors: np.ndarray
+    frameworks: np.ndarray
+    labels: np.ndarray
+    splits: np.ndarray
+    hardware: np.ndarray
+    names: np.ndarray
+    machine: Any
+    precision: Any
+    mapping: Any
+    load: Any
+    tpot: np.ndarray
+    joules: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def take(self, keep: np.ndarray) -> "Points":
+        """Some of the lines."""
+        chosen = np.flatnonzero(keep)
+        cut = {
+            name: jax.tree.map(lambda x: np.asarray(x)[chosen], value)
+            for name, value in vars(self).items()
+            if name != "model"
+        }
+        return replace(self, **cut)
+
+
+def _number(row: Mapping[str, Any], name: str, *, empty: bool = False) -> float:
+    text = row.get(name)
+    if empty and text in (None, ""):
+        return float("nan")
+    try:
+        value = float(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        value = float("nan")
+    if not (np.isfinite(value) and value >= 0.0):
+        raise CodesignError(f"{text!r} is not a number", key=name, allowed="a finite number, 0 or more")
+    return value
+
+
+def _placed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One line as the model has it."""
+    case = case_of(str(row["hardware"]), str(row["model"]), str(row["precision"]))
+    chips, ep = (round(_number(row, k)) for k in ("tp", "ep"))
+    data_parallel = _number(row, "dp_attention") > 0.5
+    tp, dp = (1, chips) if data_parallel else (chips, 1)
+    flying = _number(row, "concurrency")
+    if min(chips, ep, flying) < 1:
+        raise CodesignError("a degree below 1", key="tp, ep, concurrency", allowed="1 or more")
+    if why := legal(case.model, 1, tp, dp, ep):
+        raise CodesignError(why, key="tp, ep, dp_attention")
+    isl, osl = _number(row, "isl"), _number(row, "osl")
+    if min(isl, osl) < 1:
+        raise CodesignError("a length below 1", key="isl, osl", allowed="tokens")
+    load = Load(max(flying / dp, 1.0), 0.0, 0.0, 0.0, DRAWN * osl, DRAWN * isl, Framework(0.0, 0.0, 1.0))
+    return {
+        "case": case, "mapping": (1, tp, dp, ep, 0.0, 1, CHUNK), "load": load,
+        "tpot": _number(row, "tpot_s", empty=True), "joules": _number(row, "board_j_per_output_token", empty=True),
+    }  # fmt: skip
+
+
+def place(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Points], dict[int, str]]:
+    """Lines of a serving table by model and kind of fabric, and the reason by number of each that cannot be placed."""
+    found: dict[tuple, list[tuple[int, Mapping[str, Any], dict[str, Any]]]] = {}
+    left: dict[int, str] = {}
+    for i, row in enumerate(rows):
+        try:
+            one = _placed(row)
+        except CodesignError as problem:
+            left[i] = str(problem)
+            continue
+        case = one["case"]
+        found.setdefault((case.model_name, jax.tree.structure(case.machine)), []).append((i, row, one))
+    return [_stacked(lines) for lines in found.values()], left
+
+
+def _stacked(lines: Sequence[tuple[int, Mapping[str, Any], dict[str, Any]]]) -> Points:
+    def joined(trees: list[Any]) -> Any:
+        return jax.tree.map(lambda *leaves: np.asarray(leaves, dtype=float), *trees)
+
+    def words(values: list[str]) -> np.ndarray:
+        return np.array(values, dtype=object)
+
+    cases = [one["case"] for *_, one in lines]
+    rows = [row for _, row, _ in lines]
+    return Points(
+        lines=np.array([i for i, *_ in lines]),
+        model=cases[0].model,
+        chips=words([c.system.accelerator.name for c in cases]),
+        vendors=words([c.system.accelerator.vendor.lower() for c in cases]),
+        frameworks=words([str(r["framework"]) for r in rows]),
+        labels=words([str(r["precision"]) for r in rows]),
+        splits=words([str(r.get("split") or "check") for r in rows]),
+        hardware=words([str(r["hardware"]) for r in rows]),
+        names=words([str(r["model"]) for r in rows]),
+        machine=joined([c.machine for c in cases]),
+        precision=joined([c.precision for c in cases]),
+        mapping=stack(cases[0].model, [one["mapping"] for *_, one in lines]),
+        load=joined([one["load"] for *_, one in lines]),
+        tpot=np.array([one["tpot"] for *_, one in lines]),
+        joules=np.array([one["joules"] for *_, one in lines]),
+    )
+
+
+def twins(rows: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Lines that stand twice under two labels: all but ``ep`` and ``dp_attention`` alike, times within 0.1 %.
+
+    The first of each is kept out of the set.
+    """
+    kept: dict[tuple, list[float]] = {}
+    doubled = set()
+    for i, row in enumerate(rows):
+        key = tuple(str(row[k]) for k in COLUMNS if k not in ("ep", "dp_attention"))
+        tpot = _number(row, "tpot_s", empty=True)
+        if any(abs(tpot / other - 1.0) < 1e-3 for other in kept.setdefault(key, [])):
+            doubled.add(i)
+        else:
+            kept[key].append(tpot)
+    return doubled

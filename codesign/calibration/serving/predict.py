@@ -1,0 +1,174 @@
+r"""Predicted TPOT of serving points with intervals, and errors where it was measured.
+
+The log of a TPOT has variance :math:`g^T \Sigma g + s^2` as in `codesign.calibration.predict`; a chip, a generation, a
+vendor or a framework that was not fitted adds the variance of its prior, a model that was not fitted the larger scatter
+that models left out showed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from codesign.calibration.constants import LAWS
+from codesign.calibration.predict import FEWEST, HELD, Z90
+from codesign.calibration.serving.fit import Served, fit
+from codesign.calibration.serving.points import Points
+from codesign.calibration.serving.program import Program, lines_of
+from codesign.calibration.serving.terms import (
+    CHIP,
+    FRAMEWORK,
+    GENERATION,
+    OVERHEAD_SPREAD,
+    PLACE,
+    TIED,
+    VENDOR,
+    Shifts,
+    generation_of,
+)
+
+#: Names of the scatter of models, and of chips, that were left out.
+NEW_MODEL, NEW_CHIP = "model left out", "chip left out"
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Predictions of one program's points.
+
+    Attributes:
+        points: the lines.
+        tpot: predicted seconds per output token, (n,).
+        half: half width of the 90 % interval in log time, (n,).
+        joules: predicted board energy per output token [J], (n,).
+    """
+
+    points: Points
+    tpot: np.ndarray
+    half: np.ndarray
+    joules: np.ndarray
+
+
+def strata(chip: str, model: str) -> tuple[str, ...]:
+    """Strata of a point, finest first."""
+    return f"{chip}|{model}", chip, ""
+
+
+def unseen(shifts: Shifts, program: Program, slopes: np.ndarray, without: str | None) -> np.ndarray:
+    """Variance of the log TPOT by what was not fitted: chips, generations, vendors and frameworks without numbers."""
+    known = {(s.level, s.owner) for s in shifts.shifts}
+    shifted = sorted({s.what for s in shifts.shifts if s.level == "all"})
+    out = np.zeros(len(program.points))
+    for i, line in enumerate(lines_of(program.points)):
+        g = slopes[i]
+        single = sum(g[PLACE[name]] ** 2 for name in shifted)
+        if ("vendor", line.vendor) not in known:
+            out[i] += VENDOR**2 * single
+        if ("generation", generation_of(line.chip)) not in known:
+            out[i] += GENERATION**2 * single
+        if line.chip == without or ("chip", line.chip) not in known:
+            out[i] += CHIP**2 * sum(sum(g[PLACE[n]] for n in names) ** 2 for names in TIED.values())
+        if ("framework", f"{line.framework} {line.vendor}") not in known:
+            out[i] += FRAMEWORK**2 * sum(g[PLACE[n]] for n in TIED["launches"]) ** 2
+            out[i] += OVERHEAD_SPREAD**2 * float(np.sum(g[len(LAWS) :] ** 2))
+    return out
+
+
+def arguments(program: Program, found: Served, without: str | None = None) -> np.ndarray:
+    """Constants and overheads of each line; a framework that was not fitted has the mean overheads of all others."""
+    w = program.arguments(found.shifts, found.theta, without=without)
+    known = {s.owner for s in found.shifts.shifts if s.level == "framework"}
+    for k, what in enumerate(("step", "sequence")):
+        mean = np.mean([t for s, t in zip(found.shifts.shifts, found.theta, strict=True) if s.what == what])
+        for i, line in enumerate(lines_of(program.points)):
+            if f"{line.framework} {line.vendor}" not in known:
+                w[i, len(LAWS) + k] = mean
+    return w
+
+
+def predict(program: Program, found: Served, scatter: Mapping[str, float], *, without: str | None = None) -> Predicted:
+    """Times, intervals and energies of a program's points; of chip ``without`` only what its relatives have."""
+    w = arguments(program, found, without)
+    slopes = program.slopes(w)
+    j = (slopes @ found.shifts.onto.T) * found.shifts.sees(lines_of(program.points), without=without)
+    variance = np.einsum("ni,ij,nj->n", j, found.covariance, j) + unseen(found.shifts, program, slopes, without)
+    models = {key.split("|")[1] for key in scatter if "|" in key}
+    half = np.empty(len(program.points))
+    for i, (chip, name) in enumerate(zip(program.points.chips, program.points.names, strict=True)):
+        model = program.points.model.name
+        key = next(k for k in strata(chip, model) if k in scatter)
+        half[i] = scatter[key]
+        if model not in models:
+            half[i] = max(half[i], scatter.get(NEW_MODEL, 0.0))
+        if chip == without or chip not in scatter:
+            half[i] = max(half[i], scatter.get(NEW_CHIP, 0.0))
+        del name
+    board, rate = program.watts(w)
+    machine = program.points.machine
+    watts = found.power.board(board, np.asarray(machine.static_power), np.asarray(machine.power_limit))
+    half = np.sqrt(half**2 + Z90**2 * variance)
+    return Predicted(program.points, np.exp(program.predict(w)), half, watts / rate)
+
+
+def scatter_of(programs: Sequence[Program], found: Served) -> dict[str, float]:
+    """Half width of 90 % of what is left between fit and measurement, by stratum, of the lines that were fitted."""
+    errors: dict[str, list[float]] = {}
+    for p in programs:
+        left = np.abs(p.predict(arguments(p, found)) - np.log(p.points.tpot))
+        fitted = (p.points.splits == "fit") & np.isfinite(left)
+        for chip, e in zip(p.points.chips[fitted], left[fitted], strict=True):
+            for key in strata(chip, p.points.model.name):
+                errors.setdefault(key, []).append(float(e))
+    return {k: float(np.quantile(v, HELD)) for k, v in errors.items() if len(v) >= FEWEST or not k}
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Errors of points whose chip or model was left out of the fit.
+
+    Attributes:
+        by: ``chip`` | ``model``. name: which.
+        log_ratio: predicted over measured, (n,).
+    """
+
+    by: str
+    name: str
+    log_ratio: np.ndarray
+
+
+def leave_out(programs: Sequence[Program], found: Served, by: str, name: str) -> LeftOut:
+    """Refit without a chip or a model and predict its points.
+
+    Args:
+        programs: all points.
+        found: the fit to all of them, to start from.
+        by: ``chip`` | ``model``.
+        name: as the catalog has it.
+    """
+
+    def of(points: Points) -> np.ndarray:
+        return points.chips == name if by == "chip" else np.full(len(points), points.model.name == name)
+
+    keep: Callable[[Points], np.ndarray] = lambda points: ~of(points)  # noqa: E731
+    again = fit(programs, keep=keep, start=found, steps=15)
+    ratios = []
+    for p in programs:
+        chosen = of(p.points) & np.isfinite(p.points.tpot)
+        if chosen.any():
+            w = p.arguments(again.shifts, again.theta, without=name if by == "chip" else None)
+            ratios.append((p.predict(w) - np.log(p.points.tpot))[chosen])
+    return LeftOut(by, name, np.concatenate(ratios))
+
+
+def summary(log_ratio: np.ndarray, half: np.ndarray | None = None) -> dict[str, Any]:
+    """Count, median, mean and 90th percentile of the absolute relative error, median error, coverage, half width."""
+    ratio = np.exp(log_ratio)
+    error = np.abs(ratio - 1.0)
+    found: dict[str, Any] = {
+        "n": len(ratio), "median_ape": float(np.median(error)), "mean_ape": float(error.mean()),
+        "p90_ape": float(np.quantile(error, 0.9)), "bias": float(np.median(ratio - 1.0)),
+    }  # fmt: skip
+    if half is not None:
+        found["coverage_90"] = float(np.mean(np.abs(log_ratio) <= half))
+        found["median_half_width"] = float(np.median(np.expm1(half)))
+    return found

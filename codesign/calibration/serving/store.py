@@ -1,0 +1,189 @@
+"""Where a fit to serving points is kept.
+
+``arch/measurements/served.toml`` has the constants in a server of all chips, ``served-VENDOR.toml`` and
+``served-GENERATION.toml`` those of their chips without points of their own, ``served-CHIP.toml`` a measured chip's;
+each is complete.  ``frameworks.toml`` has the host's time and what a framework makes of launches.
+``serving-fit.json`` and ``serving-covariance.npz`` hold every fitted number with its prior, the scatter and the errors
+on what was held back.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from codesign.calibration.constants import FORMS, LAWS, published
+from codesign.calibration.predict import Z90
+from codesign.calibration.serving.fit import Power, Served
+from codesign.calibration.serving.program import DECODING
+from codesign.calibration.serving.terms import SERVED, TIED, Line, Shift, Shifts, generation_of, kernels_of
+from codesign.errors import CodesignError
+from codesign.execution import NAMES, UNITS
+
+SCHEMA = "codesign.serving/1"
+
+
+def _vendors(shifts: Shifts) -> list[str]:
+    return sorted({s.owner for s in shifts.shifts if s.level == "vendor"})
+
+
+def _chips(shifts: Shifts) -> list[str]:
+    return sorted({s.owner for s in shifts.shifts if s.level == "chip"})
+
+
+def owners(shifts: Shifts) -> dict[str, Line]:
+    """File names, and whose constants they hold; an empty chip is none, a generation stands in for its chips."""
+    nobody = "\0"
+    found = {"served": Line(nobody, nobody, nobody)}
+    found |= {f"served-{v}": Line(nobody, v, nobody) for v in _vendors(shifts)}
+    maker = {g: "amd" if g.startswith("cdna") else "nvidia" for g in SERVED}
+    for generation in SERVED:
+        found[f"served-{generation}"] = Line(f"\0{generation}", maker[generation], nobody)
+    return found | {f"served-{c}": Line(c, maker[generation_of(c)], nobody) for c in _chips(shifts)}
+
+
+def _constants(line: Line, fit: Served) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """The u of each constant, its standard deviation, and aliases of the file."""
+    generation = line.chip[1:] if line.chip.startswith("\0") and len(line.chip) > 1 else None
+    shifts = fit.shifts
+    if generation:
+        seen = np.array(
+            [
+                [
+                    1.0
+                    if (s.level, s.owner) in {("all", ""), ("vendor", line.vendor), ("generation", generation)}
+                    else 0.0
+                    for s in shifts.shifts
+                ]
+            ]
+        )[0]
+    else:
+        seen = shifts.sees([line])[0]
+    base = kernels_of(None if line.chip.startswith("\0") else line.chip, generation)
+    onto = shifts.onto[:, : len(LAWS)]
+    u = np.array(base) + (seen * fit.theta) @ onto
+    spread = onto.T * seen
+    deviation = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", spread, fit.covariance, spread), 0.0))
+    aliases: tuple[str, ...] = ()
+    if generation:
+        aliases = tuple(f"served-{c}" for c in SERVED[generation] if c not in _chips(shifts))
+    return u, deviation, aliases
+
+
+def constants_file(name: str, line: Line, fit: Served, source: str) -> str:
+    """One file of constants as TOML."""
+    u, deviation, aliases = _constants(line, fit)
+    estimates = published()
+    whose = name.removeprefix("served").removeprefix("-") or "all chips measured"
+    lines = [
+        f"# Kernel constants of {whose} inside a server, fitted to serving points; written by `codesign calibrate`.",
+        "# Ranges hold 90 % of the posterior of what serving adds to the kernels' own constants.",
+        f'name = "{name}"',
+        f'title = "Kernel constants of {whose} in a server, fitted"',
+        *([f"aliases = [{', '.join(chr(34) + a + chr(34) for a in aliases)}]"] if aliases else []),
+        f'source = "{source}"',
+        "",
+        "[numbers]",
+    ]
+    place = {law.name: i for i, law in enumerate(LAWS)}
+    for constant in NAMES:
+        if constant not in place:
+            value = estimates(constant)
+            lines.append(
+                f'{constant} = {{ value = "{value:g}", kind = "assumption", source = "a choice, not fitted" }}'
+            )
+            continue
+        i = place[constant]
+        unit = f" {UNITS[constant]}" if constant in UNITS else ""
+        read = FORMS[LAWS[i].form].read
+        value, low, high = (float(read(x)) for x in (u[i], u[i] - Z90 * deviation[i], u[i] + Z90 * deviation[i]))
+        span = f', range = ["{low:.4g}{unit}", "{high:.4g}{unit}"]' if deviation[i] > 0.0 else ""
+        lines.append(f'{constant} = {{ value = "{value:.4g}{unit}", kind = "fitted", source = "{source}"{span} }}')
+    return "\n".join([*lines, ""])
+
+
+def frameworks_file(fit: Served, source: str) -> str:
+    """Overheads by framework and vendor as TOML."""
+    lines = [
+        "# Host time that serving frameworks add to each step, fitted to serving points by `codesign calibrate`.",
+        'name = "frameworks"',
+        'title = "Serving frameworks: host overhead per step, and launches over those of all frameworks"',
+        "",
+        "[numbers]",
+        f'decoding = {{ value = "{DECODING}", kind = "estimate", '
+        'source = "closed-loop serving of InferenceX: about 0.96 of the concurrency decodes at any time" }',
+    ]
+    for name, value in fit.power._asdict().items():
+        lines.append(f'{name} = {{ value = "{value:.4g}", kind = "fitted", source = "{source}" }}')
+    deviations = np.sqrt(np.diag(fit.covariance))
+    for s, x, d in zip(fit.shifts.shifts, fit.theta, deviations, strict=True):
+        if s.level == "framework":
+            unit = " s" if s.what != "launches" else ""
+            value, low, high = (float(np.exp(v)) for v in (x, x - Z90 * d, x + Z90 * d))
+            lines.append(
+                f'{s.what}_{s.owner.replace(" ", "_")} = {{ value = "{value:.3g}{unit}", kind = "fitted", '
+                f'source = "{source}", range = ["{low:.3g}{unit}", "{high:.3g}{unit}"] }}'
+            )
+    return "\n".join([*lines, ""])
+
+
+def save(folder: Path, fit: Served, scatter: Mapping[str, float], source: str, errors: Mapping[str, Any]) -> list[Path]:
+    """Write all files of a fit into a folder; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {
+        folder / f"{name}.toml": constants_file(name, line, fit, source) for name, line in owners(fit.shifts).items()
+    }
+    files[folder / "frameworks.toml"] = frameworks_file(fit, source)
+    deviations = np.sqrt(np.diag(fit.covariance))
+    document = {
+        "schema": SCHEMA, "source": source, "chip_specific_numbers": fit.shifts.chip_specific(), "errors": dict(errors),
+        "scatter": dict(scatter), "power": fit.power._asdict(),
+        "numbers": [
+            {"level": s.level, "of": s.owner, "shift": s.what, "u": float(x), "deviation": float(d),
+             "prior": [float(m), float(p)]}
+            for s, x, d, m, p in zip(
+                fit.shifts.shifts, fit.theta, deviations, fit.shifts.mean, fit.shifts.spread, strict=True
+            )
+        ],
+    }  # fmt: skip
+    files[folder / "serving-fit.json"] = json.dumps(document, indent=0) + "\n"
+    for path, text in files.items():
+        path.write_text(text, encoding="utf-8")
+    packed = folder / "serving-covariance.npz"
+    np.savez_compressed(packed, covariance=fit.covariance[np.tril_indices(len(fit.theta))].astype(np.float32))
+    return [*files, packed]
+
+
+def load(folder: Path) -> tuple[Served, dict[str, float], dict[str, Any]]:
+    """The fit that `save` wrote into a folder, the scatter, and the errors told with it.
+
+    Raises:
+        CodesignError: there is none, or its files are damaged or do not belong together.
+    """
+    path = folder / "serving-fit.json"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        with np.load(folder / "serving-covariance.npz") as arrays:
+            lower = arrays["covariance"].astype(float)
+        numbers = document["numbers"]
+        shifts = Shifts(
+            tuple(Shift(n["level"], n["of"], n["shift"]) for n in numbers),
+            np.array([n["prior"][0] for n in numbers]),
+            np.array([n["prior"][1] for n in numbers]),
+        )
+        theta = np.array([n["u"] for n in numbers], dtype=float)
+        scatter = {k: float(v) for k, v in document["scatter"].items()}
+        errors, power = dict(document["errors"]), Power(**document["power"])
+    except FileNotFoundError as problem:
+        raise CodesignError("no fit here", file=str(path), allowed="run codesign calibrate") from problem
+    except (ValueError, KeyError, TypeError, OSError) as problem:
+        raise CodesignError("damaged; run codesign calibrate again", file=str(path)) from problem
+    n = len(theta)
+    known = {law.name for law in LAWS} | set(TIED) | {"step", "sequence"}
+    if len(lower) != n * (n + 1) // 2 or any(s.what not in known for s in shifts.shifts):
+        raise CodesignError("does not belong to its covariance or to this version", file=str(path))
+    covariance = np.zeros((n, n))
+    covariance[np.tril_indices(n)] = lower
+    return Served(shifts, theta, covariance + np.tril(covariance, -1).T, power), scatter, errors

@@ -1,0 +1,198 @@
+"""Error of predicted serving points as `codesign validate` tells it, the points with their predictions, and the fit."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from codesign.calibration.serving import store
+from codesign.calibration.serving.fit import fit, fit_power
+from codesign.calibration.serving.points import COLUMNS, place, twins
+from codesign.calibration.serving.predict import (
+    NEW_CHIP,
+    NEW_MODEL,
+    LeftOut,
+    Predicted,
+    leave_out,
+    predict,
+    scatter_of,
+    summary,
+)
+from codesign.calibration.serving.program import Program
+from codesign.errors import CodesignError
+
+#: Groups of the error table, coarse to fine.
+GROUPINGS = (
+    ("split",), ("split", "hardware"), ("split", "model"), ("split", "framework"), ("split", "concurrency"),
+    ("hardware", "model"),
+)  # fmt: skip
+QUANTITIES = {"tpot_s": "tpot", "board_j_per_output_token": "joules"}
+PREDICTED = (
+    "predicted_tpot_s", "predicted_tpot_s_lo", "predicted_tpot_s_hi", "predicted_board_j_per_output_token", "placed",
+    "reason",
+)  # fmt: skip
+
+
+def read(path: Path) -> list[dict[str, str]] | None:
+    """Lines of a serving table, or None where the file has not its columns.
+
+    Raises:
+        CodesignError: the file cannot be read, or has no lines.
+    """
+    try:
+        rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        raise CodesignError("cannot be read as a table", file=str(path)) from problem
+    if not rows:
+        raise CodesignError("has no lines", file=path.name)
+    return rows if set(COLUMNS) <= {k for k in rows[0] if k} else None
+
+
+def _by(row: Mapping[str, str]) -> dict[str, str]:
+    return {k: str(row.get(k) or "") for k in ("hardware", "model", "framework", "precision", "concurrency")} | {
+        "split": str(row.get("split") or "check")
+    }
+
+
+def _measured(row: Mapping[str, str], name: str) -> float:
+    try:
+        value = float(row.get(name) or "nan")
+    except ValueError:
+        return float("nan")
+    return value if value > 0.0 else float("nan")
+
+
+def document(rows: Sequence[Mapping[str, str]], found: Sequence[Predicted], left: Mapping[int, str]) -> dict[str, Any]:
+    """Schema ``codesign.validation/1``; twins count once."""
+    doubled = twins([row for i, row in enumerate(rows)]) if all(k in rows[0] for k in COLUMNS) else set()
+    lines: list[tuple[dict[str, str], str, float, float]] = []
+    for p in found:
+        for i, tpot, half, joules in zip(p.points.lines, p.tpot, p.half, p.joules, strict=True):
+            row = rows[int(i)]
+            if int(i) in doubled:
+                continue
+            for quantity, value, width in (
+                ("tpot_s", tpot, float(half)), ("board_j_per_output_token", joules, float("nan"))
+            ):  # fmt: skip
+                measured = _measured(row, quantity)
+                if np.isfinite(measured):
+                    lines.append((_by(row), quantity, float(np.log(value / measured)), width))
+
+    def told(chosen: list[tuple[dict[str, str], str, float, float]]) -> dict[str, Any]:
+        half = np.array([x[3] for x in chosen])
+        return summary(np.array([x[2] for x in chosen]), half if np.isfinite(half).all() else None)
+
+    groups = []
+    for quantity in QUANTITIES:
+        mine = [x for x in lines if x[1] == quantity]
+        for keys in GROUPINGS:
+            parts: dict[tuple[str, ...], list[tuple[dict[str, str], str, float, float]]] = {}
+            for x in mine:
+                parts.setdefault(tuple(x[0][k] for k in keys), []).append(x)
+            order = sorted(parts, key=lambda k: [(len(x), x) if x.isdigit() else (0, x) for x in k])
+            groups += [{"by": dict(zip(keys, k, strict=True)), "quantity": quantity, **told(parts[k])} for k in order]
+    tpot = [x for x in lines if x[1] == "tpot_s"]
+    return {
+        "schema": "codesign.validation/1", "rows": len(rows), "placed": len(rows) - len(left),
+        "unplaced": [{"row": i + 2, "reason": reason} for i, reason in sorted(left.items())],
+        "twins": len(doubled), "overall": told(tpot) if tpot else None, "groups": groups,
+    }  # fmt: skip
+
+
+def written(rows: Sequence[Mapping[str, str]], found: Sequence[Predicted], left: Mapping[int, str]) -> str:
+    """The table with its predictions beside it, as CSV."""
+    out: list[dict[str, Any]] = [dict(row) for row in rows]
+    for p in found:
+        for i, tpot, half, joules in zip(p.points.lines, p.tpot, p.half, p.joules, strict=True):
+            out[int(i)] |= {
+                "predicted_tpot_s": f"{tpot:.6g}", "predicted_tpot_s_lo": f"{tpot * np.exp(-half):.6g}",
+                "predicted_tpot_s_hi": f"{tpot * np.exp(half):.6g}",
+                "predicted_board_j_per_output_token": f"{joules:.6g}", "placed": "1", "reason": "",
+            }  # fmt: skip
+    for i, reason in left.items():
+        out[i] |= dict.fromkeys(PREDICTED, "") | {"placed": "0", "reason": reason}
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*(k for k in rows[0] if k not in PREDICTED), *PREDICTED], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(out)
+    return text.getvalue()
+
+
+def told(folder: Path) -> dict[str, Any]:
+    """The errors that a fit was told with: of kernels by group, of serving held back and left out."""
+    from codesign.calibration.store import read_errors
+
+    return {"schema": "codesign.accuracy/1", "kernels": read_errors(folder), "serving": store.load(folder)[2]}
+
+
+def validate(
+    rows: Sequence[Mapping[str, str]], *, folder: Path, leave_out: str | None = None
+) -> tuple[dict[str, Any], str]:
+    """Predict a serving table: the error document and the table with its predictions.
+
+    Args:
+        rows: lines with `COLUMNS`, and ``tpot_s``, ``board_j_per_output_token`` and ``split`` where known.
+        folder: of the fit.
+        leave_out: a chip or a model to refit without and predict alone.
+
+    Raises:
+        CodesignError: no line can be placed, or none is of what is left out.
+    """
+    points, left = place(rows)
+    programs = [Program(p) for p in points]
+    fitted, scatter, _ = store.load(folder)
+    if not points:
+        raise CodesignError(f"no line can be placed: {next(iter(left.values()))}")
+    if leave_out is None:
+        found = [predict(p, fitted, scatter) for p in programs]
+        return document(rows, found, left), written(rows, found, left)
+    name = leave_out
+    by = "model" if any(p.model.name == name for p in points) else "chip"
+    again = fit(programs, keep=lambda p: p.chips != name if by == "chip" else np.full(len(p), p.model.name != name))
+    again = replace(again, power=fitted.power)
+    chosen = []
+    for p in programs:
+        mine = p.points.chips == name if by == "chip" else np.full(len(p.points), p.points.model.name == name)
+        if mine.any():
+            chosen.append(Program(p.points.take(mine)))
+    if not chosen:
+        raise CodesignError(f"no lines of {name!r}", key="--leave-out", allowed="a chip or a model of the table")
+    wider = {k: v for k, v in scatter.items() if name not in k.split("|")}
+    found = [predict(p, again, wider, without=name if by == "chip" else None) for p in chosen]
+    return document(rows, found, left), written(rows, found, left)
+
+
+def calibrate(rows: Sequence[Mapping[str, str]], out: Path, source: str) -> dict[str, Any]:
+    """Fit to the lines of split ``fit``, try it on every chip and model left out, and write the files of `store`.
+
+    Returns:
+        the error document, with ``files``, ``numbers``, ``chip_specific_numbers`` and ``left_out``.
+    """
+    doubled = twins(rows)
+    kept = [row for i, row in enumerate(rows) if i not in doubled]
+    points, left = place(kept)
+    programs = [Program(p) for p in points]
+    found = fit(programs)
+    found = replace(found, power=fit_power(programs, found))
+    scatter = scatter_of(programs, found)
+    trials: list[LeftOut] = []
+    for by, names in (
+        ("chip", sorted({c for p in points for c in p.chips})), ("model", sorted({p.model.name for p in points}))
+    ):  # fmt: skip
+        trials += [leave_out(programs, found, by, name) for name in names]
+    for key, by in ((NEW_CHIP, "chip"), (NEW_MODEL, "model")):
+        ratios = [np.abs(t.log_ratio) for t in trials if t.by == by]
+        if ratios:
+            scatter[key] = float(np.median([np.quantile(r, 0.85) for r in ratios]))
+    told = document(kept, [predict(p, found, scatter) for p in programs], left)
+    out_errors = [{"by": t.by, "name": t.name, **summary(t.log_ratio)} for t in trials]
+    checks = [g for g in told["groups"] if g["by"].get("split") == "check" and len(g["by"]) == 1]
+    files = store.save(out, found, scatter, source, {"check": checks, "left_out": out_errors})
+    return told | {
+        "files": [p.name for p in files], "numbers": len(found.shifts), "left_out": out_errors,
+        "chip_specific_numbers": found.shifts.chip_specific(),
+    }  # fmt: skip

@@ -1,0 +1,144 @@
+"""``calibrate`` and ``validate``: fit the constants to measured tables and points, tell the error on measured ones."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from codesign.cli import arguments as arg
+from codesign.errors import CodesignError
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's commands to the program."""
+    arg.add_command(app, calibrate, "codesign calibrate --measured tables --out mine/arch/measurements")
+    arg.add_command(
+        app,
+        validate,
+        "codesign validate",
+        "codesign validate --points serving.csv --out predicted.csv",
+        "codesign validate --points serving.csv --leave-out b200",
+        "codesign validate --points kernels-gemm.csv --json",
+    )
+
+
+def calibrate(
+    measured: Annotated[
+        Path, typer.Option("--measured", metavar="DIR", help="Folder with measured kernel tables and serving points.")
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("--out", metavar="DIR", help="Folder for the fitted constants: a catalog's arch/measurements."),
+    ] = Path("arch/measurements"),
+    as_json: arg.Json = False,
+) -> None:
+    """Fit kernel constants to kernel tables, then what serving adds to serving points: minutes.
+
+    Writes constants by chip, their covariances and the errors on what was held back.
+    """
+    from datetime import UTC, datetime
+
+    from codesign.calibration import serving
+    from codesign.calibration.validate import calibrate as of_kernels
+    from codesign.runtime import prepare
+
+    if not measured.is_dir():
+        raise CodesignError("is no folder", file=str(measured), key="--measured", allowed="a folder of CSV files")
+    prepare()
+    today = datetime.now(UTC).date().isoformat()
+    found: dict[str, Any] = {"schema": "codesign.calibration/1", "kernels": None, "serving": None}
+    if any(measured.glob("kernels-*.csv")):
+        found["kernels"] = of_kernels(measured, out, f"codesign calibrate on {measured.name}/kernels-*.csv, {today}")
+    for path in sorted(measured.glob("*.csv")):
+        if rows := serving.read(path):
+            found["serving"] = serving.calibrate(rows, out, f"codesign calibrate on {path.name}, {today}")
+    if found["kernels"] is None and found["serving"] is None:
+        raise CodesignError("nothing to fit", file=str(measured), allowed="kernel tables or serving points")
+    arg.answer(found, as_json, _fits)
+
+
+def validate(
+    points: Annotated[
+        Path | None, typer.Option("--points", metavar="FILE|DIR", help="Serving points or kernel tables, or a folder.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write the serving points with predictions beside them."),
+    ] = None,
+    leave_out: Annotated[
+        str | None,
+        typer.Option("--leave-out", metavar="NAME", help="Refit without a chip or a model and predict that alone."),
+    ] = None,
+    as_json: arg.Json = False,
+) -> None:
+    """Predict measured points and tell the error, with the coverage of the intervals.
+
+    Without points: the errors that the shipped constants were told with, on what was held back of the fit.
+    """
+    from codesign.calibration import serving, store
+    from codesign.calibration.validate import validate as of_kernels
+    from codesign.runtime import prepare
+
+    prepare()
+    if points is None:
+        if out or leave_out:
+            raise CodesignError("needs points", key="--points", allowed="a file or a folder")
+        arg.answer(serving.told(store.bundled()), as_json, _told)
+        return
+    if points.is_file() and (rows := serving.read(points)):
+        document, text = serving.validate(rows, folder=store.bundled(), leave_out=leave_out)
+        if out is not None:
+            from codesign.study.store import write_text
+
+            write_text(out, text)
+        arg.answer(document, as_json, lambda d: _draw(d, "predicted against measured, serving"))
+        return
+    if out is not None:
+        raise CodesignError("is written for serving points only", key="--out", allowed="a table of serving points")
+    arg.answer(of_kernels(points, leave_out=leave_out), as_json, lambda d: _draw(d, "predicted against measured"))
+
+
+def _fits(document: dict[str, Any]) -> None:
+    for name in ("kernels", "serving"):
+        if document[name]:
+            _draw(document[name], f"{name}: {document[name]['numbers']} numbers fitted, error on lines")
+
+
+def _told(document: dict[str, Any]) -> None:
+    from codesign.cli import tables
+
+    out = tables.console()
+    rows = [("kernels", name, "", f"{100 * value:.1f}", "", "") for name, value in document["kernels"].items()]
+    rows += [("serving", f"held back: {g['quantity']}", *_shares(g)) for g in document["serving"]["check"]]
+    rows += [("serving", f"{g['by']} left out: {g['name']}", *_shares(g)) for g in document["serving"]["left_out"]]
+    heads = ("", "", "n", "median %", "mean %", "bias %")
+    out.print(tables.table("error of the shipped constants on what they have not seen", heads, rows, left=2))
+
+
+def _shares(g: dict[str, Any]) -> tuple[str, ...]:
+    return f"{g['n']:,}", *(f"{100 * g[k]:.1f}" for k in ("median_ape", "mean_ape", "bias"))
+
+
+def _draw(document: dict[str, Any], title: str) -> None:
+    from codesign.cli import tables
+
+    rows = []
+    for g in document["groups"]:
+        by = g["by"]
+        names = ("hardware", "model", "framework", "concurrency", "group", "table", "operation")
+        where = " ".join(by[k] for k in names if k in by)
+        quantity = g["quantity"] if g["quantity"] != "tpot_s" else "TPOT"
+        shares = (f"{100 * g[k]:.1f}" for k in ("median_ape", "mean_ape", "p90_ape", "bias"))
+        inside = f"{100 * g['coverage_90']:.0f}" if g.get("coverage_90") is not None else "–"
+        rows.append((by.get("split", "all"), f"{quantity} {where}".strip(), f"{g['n']:,}", *shares, inside))
+    heads = ("split", "", "n", "median %", "mean %", "P90 %", "bias %", "in interval %")
+    out = tables.console()
+    out.print(tables.table(title, heads, rows, left=2))
+    reasons: dict[str, int] = {}
+    for u in document["unplaced"]:
+        reasons[u["reason"]] = reasons.get(u["reason"], 0) + 1
+    for reason, n in reasons.items():
+        out.print(f"{n:,} lines left out: {reason}", markup=False)
+    if "files" in document:
+        own = document["chip_specific_numbers"]
+        out.print(f"{own} numbers belong to one chip; wrote {', '.join(document['files'])}")

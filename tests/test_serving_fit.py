@@ -1,0 +1,285 @@
+"""Calibration to serving points: what is placed, that known numbers are found again, and the error that ships."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import codesign
+from codesign.calibration import serving, store
+from codesign.calibration.constants import LAWS
+from codesign.calibration.serving.fit import Power, Served, fit, fit_power
+from codesign.calibration.serving.points import place, twins
+from codesign.calibration.serving.predict import leave_out, predict, scatter_of
+from codesign.calibration.serving.program import Program, lines_of
+from codesign.calibration.serving.store import load, save
+from codesign.calibration.serving.terms import Line, kernels_of, shifts_of
+from codesign.cli import run
+from codesign.errors import CodesignError
+
+POINTS = Path(__file__).parent / "data/serving/points.csv"
+
+
+@lru_cache
+def rows() -> tuple[dict[str, str], ...]:
+    return tuple(serving.read(POINTS) or ())
+
+
+@lru_cache
+def programs() -> tuple[Program, ...]:
+    """Llama's points on NVIDIA and on AMD: two programs that compile quickly."""
+    return tuple(Program(p) for p in place(rows())[0] if p.model.name == "llama3.1-70b")
+
+
+@lru_cache
+def shipped() -> tuple[Served, dict[str, float], dict[str, Any]]:
+    return load(store.bundled())
+
+
+# --------------------------------------------------------------------------------------------------------- placing
+
+
+def test_every_point_is_placed_on_its_machine_and_mapping() -> None:
+    points, left = place(rows())
+    assert left == {}
+    assert sum(len(p) for p in points) == len(rows())
+    for p in points:
+        for k, i in enumerate(p.lines):
+            row = rows()[i]
+            assert p.mapping.tp[k] * p.mapping.dp[k] == float(row["tp"])
+            assert p.load.new[k] == pytest.approx(0.9 * float(row["isl"]))
+            assert p.load.batch[k] * p.mapping.dp[k] == float(row["concurrency"])
+            assert p.tpot[k] == float(row["tpot_s"])
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "told"),
+    [
+        ("hardware", "h900", "unknown"), ("model", "llama9", "unknown"), ("precision", "fp3", "unknown precision"),
+        ("tp", "3", "tp 3"), ("concurrency", "nan", "not a number"), ("isl", "", "not a number"),
+        ("ep", "0", "below 1"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_placed_is_named(column: str, value: str, told: str) -> None:
+    points, left = place([*rows()[:3], {**rows()[0], column: value}])
+    assert list(left) == [3]
+    assert told in left[3]
+    assert sum(len(p) for p in points) == 3
+
+
+def test_twins_are_found() -> None:
+    row = rows()[0]
+    other = {**row, "ep": "2", "tpot_s": str(float(row["tpot_s"]) * 1.0005)}
+    third = {**row, "ep": "2", "tpot_s": str(float(row["tpot_s"]) * 1.05)}
+    assert twins([row, other, third]) == {1}
+
+
+# --------------------------------------------------------------------------------------------------------- the fit
+
+
+def test_levels_add_up() -> None:
+    lines = [Line("h100", "nvidia", "vllm"), Line("h200", "nvidia", "vllm"), Line("mi355x", "amd", "vllm")]
+    shifts = shifts_of(lines)
+    sees = shifts.sees(lines)
+    level = np.array([s.level for s in shifts.shifts])
+    # Relatives see the same generation, strangers only what all share.
+    assert np.array_equal(sees[0][level == "generation"], sees[1][level == "generation"])
+    assert not np.any(sees[0][level == "vendor"] * sees[2][level == "vendor"])
+    assert np.all(sees[:, level == "all"] == 1.0)
+    without = shifts.sees(lines, without="h200")
+    assert not np.any(without[1][level == "chip"])
+    assert np.array_equal(without[0], sees[0])
+    assert shifts.chip_specific() <= 5 * 3
+
+
+@pytest.mark.slow
+def test_known_numbers_are_found_again() -> None:
+    """Points that the model itself makes from drawn shifts, with noise: the fit predicts lines that it did not see."""
+    draw = np.random.default_rng(3)
+    shifts = shifts_of(line for p in programs() for line in lines_of(p.points))
+    theta = shifts.mean + draw.normal(0.0, 0.7, len(shifts)) * shifts.spread
+    made, true = [], []
+    for p in programs():
+        log_tpot = p.predict(p.arguments(shifts, theta))
+        noisy = np.exp(log_tpot + draw.normal(0.0, 0.02, len(log_tpot)))
+        splits = np.where(np.arange(len(noisy)) % 3 == 0, "check", "fit").astype(object)
+        copy = object.__new__(Program)
+        copy.__dict__ |= p.__dict__ | {"points": replace(p.points, tpot=noisy, splits=splits)}
+        made.append(copy)
+        true.append(log_tpot)
+    found = fit(made)
+    for p, t in zip(made, true, strict=True):
+        held = p.points.splits == "check"
+        error = p.predict(p.arguments(found.shifts, found.theta))[held] - t[held]
+        assert np.median(np.abs(error)) < 0.05
+    # Laplace's deviations are no larger than the priors', and the numbers lie within them.
+    deviation = np.sqrt(np.diag(found.covariance))
+    assert np.all(deviation <= shifts.spread * (1 + 1e-9))
+    assert np.mean(np.abs(found.theta - theta) < 2.0 * deviation) > 0.85
+
+
+def test_slopes_are_derivatives() -> None:
+    p = programs()[0]
+    found = shipped()[0]
+    w = p.arguments(found.shifts, found.theta)
+    slopes = p.slopes(w)
+    for j in range(0, w.shape[1], 7):
+        h = 1e-5
+        up, down = w.copy(), w.copy()
+        up[:, j] += h
+        down[:, j] -= h
+        np.testing.assert_allclose(slopes[:, j], (p.predict(up) - p.predict(down)) / (2 * h), atol=2e-6)
+
+
+def test_power_in_a_server_is_found_again() -> None:
+    found = shipped()[0]
+    made = []
+    for p in programs():
+        board, rate = p.watts(p.arguments(found.shifts, found.theta))
+        m = p.points.machine
+        watts = Power(0.3, 1.4).board(board, np.asarray(m.static_power), np.asarray(m.power_limit))
+        copy = object.__new__(Program)
+        splits = np.full(len(watts), "fit", dtype=object)
+        copy.__dict__ |= p.__dict__ | {"points": replace(p.points, joules=watts / rate, splits=splits)}
+        made.append(copy)
+    again = fit_power(made, found)
+    assert again.awake == pytest.approx(0.3, rel=1e-3)
+    assert again.effort == pytest.approx(1.4, rel=1e-3)
+
+
+def test_nothing_to_fit_is_refused() -> None:
+    with pytest.raises(CodesignError, match="no lines to fit"):
+        fit(list(programs()), keep=lambda p: np.zeros(len(p), dtype=bool))
+
+
+# ----------------------------------------------------------------------------------------------------- what ships
+
+
+def test_shipped_constants_predict_llama() -> None:
+    found, scatter, _ = shipped()
+    for p in programs():
+        told = predict(p, found, scatter)
+        error = np.abs(told.tpot / p.points.tpot - 1.0)
+        assert np.median(error) < 0.12
+        assert np.mean(np.abs(np.log(told.tpot / p.points.tpot)) <= told.half) > 0.75
+
+
+@pytest.mark.slow
+def test_shipped_constants_predict_what_they_have_not_seen() -> None:
+    document, text = serving.validate(rows(), folder=store.bundled())
+    assert document["schema"] == "codesign.validation/1"
+    assert document["placed"] == document["rows"] == len(rows())
+    check = next(g for g in document["groups"] if g["by"] == {"split": "check"} and g["quantity"] == "tpot_s")
+    assert check["n"] >= 15
+    assert check["median_ape"] < 0.12
+    assert document["overall"]["coverage_90"] > 0.75
+    told = list(csv.DictReader(io.StringIO(text)))
+    assert len(told) == len(rows())
+    for row in told:
+        lo, mid, hi = (float(row[f"predicted_tpot_s{end}"]) for end in ("_lo", "", "_hi"))
+        assert 0.0 < lo < mid < hi
+        assert float(row["predicted_board_j_per_output_token"]) > 0.0
+        assert (row["placed"], row["reason"]) == ("1", "")
+
+
+def test_a_relative_has_wider_intervals() -> None:
+    found, scatter, _ = shipped()
+    p = programs()[0]
+    known = predict(p, found, scatter)
+    blind = predict(p, found, {k: v for k, v in scatter.items() if "h200" not in k}, without="h200")
+    mine = p.points.chips == "h200"
+    assert np.all(blind.half[mine] > known.half[mine])
+
+
+def test_fitted_shares_stay_below_one_and_own_numbers_few() -> None:
+    errors = shipped()[2]
+    for chip in ("h100", "h200", "b200", "mi300x", "mi355x"):
+        from codesign import catalog
+
+        numbers = catalog.load_measurement(f"served-{chip}").numbers
+        for law in LAWS:
+            if law.form == "share":
+                assert 0.0 < numbers[law.name].si <= 1.0
+    document = json.loads((store.bundled() / "serving-fit.json").read_text())
+    kernels = json.loads((store.bundled() / "kernels-fit.json").read_text())
+    assert document["chip_specific_numbers"] + kernels["chip_specific_numbers"] < 64
+    assert {t["name"] for t in errors["left_out"]} >= {"b200", "mi300x", "gpt-oss-120b"}
+
+
+def test_a_fit_survives_being_written(tmp_path: Path) -> None:
+    found, scatter, errors = shipped()
+    files = save(tmp_path, found, scatter, "test", errors)
+    again, scatter_again, errors_again = load(tmp_path)
+    assert again.shifts.shifts == found.shifts.shifts
+    np.testing.assert_allclose(again.covariance, found.covariance, rtol=1e-5, atol=1e-9)
+    assert (scatter_again, errors_again, again.power) == (scatter, errors, found.power)
+    for path in files:
+        if path.suffix == ".toml":
+            assert path.read_text() == (store.bundled() / path.name).read_text().replace(
+                _source(store.bundled() / path.name), "test"
+            )
+    (tmp_path / "serving-fit.json").write_text("{")
+    with pytest.raises(CodesignError, match="damaged"):
+        load(tmp_path)
+
+
+def _source(path: Path) -> str:
+    import re
+
+    found = re.search(r'kind = "fitted", source = "([^"]+)"', path.read_text())
+    assert found
+    return found[1]
+
+
+def test_evaluation_serves_with_the_same_constants() -> None:
+    """`codesign evaluate --phase serve` and `codesign validate` agree to the digits that files keep."""
+    row = {
+        "hardware": "b200", "framework": "vllm", "model": "gpt-oss-120b", "precision": "fp4", "tp": "8", "ep": "1",
+        "dp_attention": "0", "isl": "1024", "osl": "1024", "concurrency": "64",
+    }  # fmt: skip
+    told = next(iter(csv.DictReader(io.StringIO(serving.validate([row], folder=store.bundled())[1]))))
+    one = codesign.evaluate(
+        "b200", "gpt-oss-120b", "serve", isl=921.6, osl=921.6, concurrency=64, framework="vllm", tp=8, dp=1, ep=1,
+        chunk=8192, kv_dtype="fp8", weights="head=bf16",
+    )  # fmt: skip
+    assert one.metrics["tpot_s"] == pytest.approx(float(told["predicted_tpot_s"]), rel=0.01)
+    assert one.document["execution"]["constants"] == "fitted: b200"
+
+
+@pytest.mark.slow
+def test_leaving_a_chip_out_uses_none_of_its_lines() -> None:
+    found = fit(list(programs()), steps=8)
+    one = leave_out(programs(), found, "chip", "h200")
+    assert len(one.log_ratio) == sum(int((p.points.chips == "h200").sum()) for p in programs())
+    assert np.all(np.isfinite(one.log_ratio))
+    assert set(scatter_of(programs(), found)) >= {""}
+    assert kernels_of("h200") != kernels_of("b200")
+
+
+# ------------------------------------------------------------------------------------------------- the command
+
+
+def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = tmp_path / "few.csv"
+    few.write_text(
+        "\n".join(POINTS.read_text().splitlines()[:4]) + "\nx,h900,vllm,llama3.1-70b,fp8,8,1,0,1,1,1,1,,,check\n"
+    )
+    assert run(["validate", "--points", str(few), "--out", str(tmp_path / "out.csv"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["rows"], document["placed"]) == (4, 3)
+    assert document["unplaced"][0]["row"] == 5
+    assert "h900" in document["unplaced"][0]["reason"]
+    assert (tmp_path / "out.csv").read_text().count("\n") == 5
+    assert run(["validate"]) == 0
+    assert "mi300x" in capsys.readouterr().out
+    for bad in (["--points", str(tmp_path / "none.csv")], ["--out", "x.csv"]):
+        assert run(["validate", *bad]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    assert run(["calibrate", "--measured", str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
