@@ -231,8 +231,8 @@ def test_a_change_of_the_machine_by_set() -> None:
 
 def test_a_chip_at_its_limit_of_power_says_so() -> None:
     # Of the 1,000 W of a B200 only 300 are left.
-    d = evaluate(**LLAMA, context=8192, tp=8, pp=1, batch=64, set=["accelerator.power_limit=300 W"])
-    free = evaluate(**LLAMA, context=8192, tp=8, pp=1, batch=64)
+    d = evaluate(**LLAMA, context=8192, tp=8, pp=1, batch=64, ideal=True, set=["accelerator.power_limit=300 W"])
+    free = evaluate(**LLAMA, context=8192, tp=8, pp=1, batch=64, ideal=True)
     m = d["metrics"]
     assert m["throttled"] and not free["metrics"]["throttled"]
     assert m["board_power_w"] == pytest.approx(300.0)

@@ -163,8 +163,10 @@ def read_errors(folder: Path) -> dict[str, float]:
         raise CodesignError("no fit here", file=str(path), allowed="run codesign calibrate") from problem
 
 
-def bundled() -> Path:
-    """Folder of the fit that ships with the program, beside the estimates."""
+def bundled(workspace: Any = None) -> Path:
+    """Folder of the fit: that of a workspace which has one, else the one that ships with the program."""
     from codesign.catalog.loader import load_measurement
 
+    if workspace is not None and (Path(workspace) / FOLDER / "kernels-fit.json").exists():
+        return Path(workspace) / FOLDER
     return load_measurement("execution").origin.path.parent

@@ -31,6 +31,7 @@ def calibrate(
         typer.Option("--out", metavar="DIR", help="Folder for the fitted constants: a catalog's arch/measurements."),
     ] = Path("arch/measurements"),
     as_json: arg.Json = False,
+    workspace: arg.Workspace = None,
 ) -> None:
     """Fit kernel constants to kernel tables, then what serving adds to serving points: minutes.
 
@@ -44,6 +45,8 @@ def calibrate(
 
     if not measured.is_dir():
         raise CodesignError("is no folder", file=str(measured), key="--measured", allowed="a folder of CSV files")
+    if workspace is not None and out == Path("arch/measurements"):
+        out = workspace / "arch/measurements"
     prepare()
     today = datetime.now(UTC).date().isoformat()
     found: dict[str, Any] = {"schema": "codesign.calibration/1", "kernels": None, "serving": None}
@@ -70,6 +73,7 @@ def validate(
         typer.Option("--leave-out", metavar="NAME", help="Refit without a chip or a model and predict that alone."),
     ] = None,
     as_json: arg.Json = False,
+    workspace: arg.Workspace = None,
 ) -> None:
     """Predict measured points and tell the error, with the coverage of the intervals.
 
@@ -83,10 +87,10 @@ def validate(
     if points is None:
         if out or leave_out:
             raise CodesignError("needs points", key="--points", allowed="a file or a folder")
-        arg.answer(serving.told(store.bundled()), as_json, _told)
+        arg.answer(serving.told(store.bundled(workspace)), as_json, _told)
         return
     if points.is_file() and (rows := serving.read(points)):
-        document, text = serving.validate(rows, folder=store.bundled(), leave_out=leave_out)
+        document, text = serving.validate(rows, folder=store.bundled(workspace), leave_out=leave_out)
         if out is not None:
             from codesign.study.store import write_text
 
@@ -95,7 +99,11 @@ def validate(
         return
     if out is not None:
         raise CodesignError("is written for serving points only", key="--out", allowed="a table of serving points")
-    arg.answer(of_kernels(points, leave_out=leave_out), as_json, lambda d: _draw(d, "predicted against measured"))
+    arg.answer(
+        of_kernels(points, folder=store.bundled(workspace), leave_out=leave_out),
+        as_json,
+        lambda d: _draw(d, "predicted against measured"),
+    )
 
 
 def _fits(document: dict[str, Any]) -> None:

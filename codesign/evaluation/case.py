@@ -56,7 +56,7 @@ class Case:
         max_context: longest context that the model's publisher supports, or None [tokens].
         phase: the regime that is asked about.
         constants: in words, where the kernel constants come from.
-        serving: loads the overheads of frameworks, the constants inside a server and where these come from.
+        serving: loads the file of overheads of frameworks.
     """
 
     arch: str
@@ -71,7 +71,7 @@ class Case:
     max_context: int | None = None
     phase: Phase = DECODE
     constants: str = "speed of light"
-    serving: Callable[[], tuple[Any, Execution, str]] | None = None
+    serving: Callable[[], Any] | None = None
 
     def mappings(self, degrees: Degrees) -> Mapping:
         """All legal mappings within the given degrees, stacked; raises `CodesignError` where there is none."""
@@ -92,7 +92,7 @@ class Case:
         )  # fmt: skip
 
     def asked(self, request: Any) -> tuple["Case", Framework]:
-        """The case in a request's regime, with the constants that hold there, and what its framework adds.
+        """The case in a request's regime, with the launches of its framework, and the host time that adds.
 
         Raises:
             CodesignError: no such framework in ``arch/measurements/frameworks.toml``.
@@ -100,12 +100,11 @@ class Case:
         here = replace(self, phase=request.regime)
         if request.phase != "serve" or self.serving is None:
             return here, Framework()
-        frameworks, constants, words = self.serving()
-        overheads, factor = framework_of(frameworks, request.framework, self.vendor)
+        overheads, factor = framework_of(self.serving(), request.framework, self.vendor)
         if self.execution.hard:
             return here, overheads
-        launches = {k: v * (1.0 if k == "experts" else factor) for k, v in constants.launches.items()}
-        return replace(here, execution=replace(constants, launches=launches), constants=words), overheads
+        launches = {k: v * (1.0 if k == "experts" else factor) for k, v in self.execution.launches.items()}
+        return replace(here, execution=replace(self.execution, launches=launches)), overheads
 
     @property
     def vendor(self) -> str:
@@ -143,24 +142,22 @@ def with_own_latencies(execution: Execution) -> Execution:
     return replace(execution, launches=one, all_reduce=1.0, all_to_all=1.0, stream_ops=1.0, group_ops=1.0)
 
 
-def constants_of(
-    system: Any, workspace: str | Path | None = None, overrides: Any = (), *, serving: bool = False
-) -> tuple[Execution, str]:
-    """A system's fitted constants, and in words where they come from.
+def constants_of(system: Any, workspace: str | Path | None = None, overrides: Any = ()) -> tuple[Execution, str]:
+    """A system's fitted constants as kernels have them in a server, and in words where they come from.
 
     ``fitted: h200`` for a chip with measurements, ``inherited: hopper`` for one of a measured generation,
-    ``inherited: all chips measured`` for the rest, with ``own latencies`` where it is no GPU.
+    ``inherited: all chips measured`` for the rest, with ``own latencies`` where it is no GPU.  Constants of kernels on
+    a bench (``arch/measurements/kernels*.toml``) predict kernel tables; they carry over badly to mixtures that no table
+    has, where every resident expert costs.
 
     Args:
         system: as loaded.
         workspace, overrides: as in `load_case`.
-        serving: constants inside a server instead of the kernels' own.
     """
     chip, vendor = system.accelerator.name, system.accelerator.vendor.lower()
-    kind = "served" if serving else "kernels"
-    middle = [f"served-{vendor}"] if serving and vendor in GPU_VENDORS else []
-    found = _first([f"{kind}-{chip}", *middle, kind], workspace, overrides)
-    owner = found.name.removeprefix(kind).removeprefix("-")
+    middle = [f"served-{vendor}"] if vendor in GPU_VENDORS else []
+    found = _first([f"served-{chip}", *middle, "served"], workspace, overrides)
+    owner = found.name.removeprefix("served").removeprefix("-")
     words = f"fitted: {chip}" if owner == chip else f"inherited: {owner or 'all chips measured'}"
     execution = execution_of(found)
     if vendor not in GPU_VENDORS:
@@ -249,9 +246,8 @@ def load_case(
     names = dtypes_of(structure, weights, kv_dtype, attention_dtype)
     execution, words = (ideal(), "speed of light") if use_ideal else constants_of(system, workspace, changed)
 
-    def serving() -> tuple[Any, Execution, str]:
-        frameworks = catalog.load_measurement("frameworks", workspace, overrides=changed)
-        return frameworks, *constants_of(system, workspace, changed, serving=True)
+    def serving() -> Any:
+        return catalog.load_measurement("frameworks", workspace, overrides=changed)
 
     return Case(
         arch=system.system.name,
