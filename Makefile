@@ -46,6 +46,7 @@ bench: $(STAMPS)-run
 
 docs: $(STAMPS)-run
 	$(VENV)/bin/python docs/render_glossary.py
+	$(VENV)/bin/python docs/render_accuracy.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

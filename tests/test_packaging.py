@@ -127,6 +127,12 @@ def test_no_path_of_a_machine_and_no_package_index_stands_in_the_tree() -> None:
             assert not index.search(line), f"{path.relative_to(ROOT)}: {line.strip()[:80]}"
 
 
+def test_the_accuracy_in_the_readme_is_that_of_the_fits() -> None:
+    placed = runpy.run_path(str(ROOT / "docs/render_accuracy.py"))["placed"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert placed(readme) == readme, "make docs"
+
+
 def test_modules_stay_readable_in_one_sitting() -> None:
     lengths = {p: len(p.read_text().splitlines()) for p in (ROOT / "codesign").rglob("*.py")}
     assert lengths

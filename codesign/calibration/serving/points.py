@@ -4,7 +4,7 @@ Lengths are drawn between 0.8 and 1.0 of ``isl`` and ``osl``, so their means are
 label leaves open is settled here and named: FP8 is block FP8 in every matrix product; FP4 (NVFP4 on NVIDIA, MXFP4 on
 AMD) is that of routed and shared experts and dense layers, in dense models of attention too, with FP4 activations where
 the chip multiplies FP4 and BF16 ones elsewhere, BF16 attention beside experts; a checkpoint in FP4 stays as it is;
-caches are FP8.
+INT4 is that of groups of 32 outside attention, with BF16 activations; caches are FP8.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ DRAWN = 0.9
 #: Tokens of a prompt that one step takes, as the frameworks ship [token].
 CHUNK = 8192.0
 
-PRECISIONS = ("bf16", "fp8", "fp4")
+PRECISIONS = ("bf16", "fp8", "fp4", "int4")
 _MATRICES = ("routed", "shared", "dense", "attention")
 
 
@@ -38,7 +38,7 @@ def dtypes_of(model: Any, label: str, native: bool, nvidia: bool) -> str | None:
 
     Args:
         model: the structure.
-        label: ``bf16`` | ``fp8`` | ``fp4``.
+        label: ``bf16`` | ``fp8`` | ``fp4`` | ``int4``.
         native: whether the chip multiplies FP4.
         nvidia: whether FP4 is NVFP4.
     """
@@ -51,6 +51,9 @@ def dtypes_of(model: Any, label: str, native: bool, nvidia: bool) -> str | None:
         names = dict.fromkeys((*_MATRICES, "activation", "expert_activation"), "bf16")
     elif label == "fp8":
         names = dict.fromkeys(_MATRICES, "fp8_block") | dict.fromkeys(("activation", "expert_activation"), "fp8")
+    elif label == "int4":
+        names = dict.fromkeys(("routed", "shared", "dense"), "int4_group32")
+        names |= dict.fromkeys(("attention", "activation", "expert_activation"), "bf16")
     else:
         names = dict.fromkeys(("routed", "shared", "dense"), four) | {"attention": four if dense else "bf16"}
         names |= dict.fromkeys(("activation", "expert_activation"), four if native else "bf16")

@@ -3,8 +3,8 @@ r"""The numbers that serving adds to the kernels' constants, and their priors.
 A constant in a server is that of the chip's kernels, shifted:
 :math:`u = u_{kernels} + \delta_{all} + \delta_{vendor} + \delta_{generation} + \delta_{chip} + \delta_{framework}`,
 each with a normal prior about zero, in the u of `codesign.calibration.constants` (shares stay below one).  Shifts of a
-chip are tied: one for all memory streams, one for grouped products, one for all tensor rates, one for all launches, one
-for collective set-up.  Beside them stand the host's seconds per step and per sequence, by framework and vendor, as
+chip are tied: one for all memory streams, one for grouped products, one for all tensor rates, one for all launches.
+Beside them stand the host's seconds per step and per sequence, by framework and vendor, as
 logarithms.  Shapes (rows, outputs and messages at half efficiency, overlap of lanes) stay as the kernels have them, but
 for grouped products: a server runs the same kernels, in worse company.
 """
@@ -32,7 +32,6 @@ TIED: dict[str, tuple[str, ...]] = {
     "experts": ("memory_experts", "grouped"),
     "tensor": ("tensor_bf16", "tensor_fp8", "tensor_fp4", "attention_tensor"),
     "launches": ("launches_gemm", "launches_attention", "launches_elementwise", "launches_state"),
-    "set-up": ("all_reduce", "all_to_all"),
 }
 
 #: Standard deviation of the shift of all chips, by the start of a constant's name; those not here are not shifted.
