@@ -73,6 +73,11 @@ def test_what_cannot_be_placed_is_named(column: str, value: str, told: str) -> N
     assert sum(len(p) for p in points) == 3
 
 
+def test_frameworks_go_by_their_short_names() -> None:
+    points, _ = place([{**rows()[0], "framework": name} for name in ("dynamo-trt", "TensorRT-LLM", "trt")])
+    assert [str(f) for p in points for f in p.frameworks] == ["trt"] * 3
+
+
 def test_twins_are_found() -> None:
     row = rows()[0]
     other = {**row, "ep": "2", "tpot_s": str(float(row["tpot_s"]) * 1.0005)}

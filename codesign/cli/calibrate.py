@@ -141,7 +141,10 @@ def _draw(document: dict[str, Any], title: str) -> None:
         rows.append((by.get("split", "all"), f"{quantity} {where}".strip(), f"{g['n']:,}", *shares, inside))
     heads = ("split", "", "n", "median %", "mean %", "P90 %", "bias %", "in interval %")
     out = tables.console()
-    out.print(tables.table(title, heads, rows, left=2))
+    if rows:
+        out.print(tables.table(title, heads, rows, left=2))
+    else:
+        out.print(f"{document['placed']} of {document['rows']} points predicted; no measured times to compare with")
     reasons: dict[str, int] = {}
     for u in document["unplaced"]:
         reasons[u["reason"]] = reasons.get(u["reason"], 0) + 1

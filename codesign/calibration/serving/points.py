@@ -60,6 +60,12 @@ def dtypes_of(model: Any, label: str, native: bool, nvidia: bool) -> str | None:
     return ",".join(f"{k}={v}" for k, v in (names | {"head": "bf16"}).items())
 
 
+def framework_of(name: str) -> str:
+    """A framework by the name that the fit has for it: orchestrators and long names are dropped."""
+    short = name.lower().removeprefix("dynamo-")
+    return {"trtllm": "trt", "tensorrt-llm": "trt", "trt-llm": "trt"}.get(short, short)
+
+
 @lru_cache(maxsize=512)
 def case_of(hardware: str, model: str, label: str) -> Case:
     """A machine and a model of the catalog in the precision that a label means.
@@ -183,7 +189,7 @@ def _stacked(lines: Sequence[tuple[int, Mapping[str, Any], dict[str, Any]]]) -> 
         model=cases[0].model,
         chips=words([c.system.accelerator.name for c in cases]),
         vendors=words([c.system.accelerator.vendor.lower() for c in cases]),
-        frameworks=words([str(r["framework"]) for r in rows]),
+        frameworks=words([framework_of(str(r["framework"])) for r in rows]),
         labels=words([str(r["precision"]) for r in rows]),
         splits=words([str(r.get("split") or "check") for r in rows]),
         hardware=words([str(r["hardware"]) for r in rows]),
