@@ -82,10 +82,14 @@ def _dimensions(text: str, name: str) -> list[int]:
 
 
 def _group(text: str) -> int:
-    """Chips in a group, written out or as ``[groups,size]<=[...]``."""
+    """Chips in a group: written out, as ``[groups,size]<=[...]``, or by axes of a mesh, ``mesh['x'=2,'y'=4] {'y'}``."""
     listed = re.search(r"replica_groups=\{\{([\d,]+)\}", text)
     if listed:
         return len(listed[1].split(","))
+    named = re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", text)
+    if named:
+        sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", named[1])}
+        return prod(sizes[name] for name in re.findall(r"'([^']+)'", named[2]))
     short = re.search(r"replica_groups=\[\d+,(\d+)\]", text)
     return int(short[1]) if short else 1
 
