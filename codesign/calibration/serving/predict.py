@@ -94,15 +94,14 @@ def predict(program: Program, found: Served, scatter: Mapping[str, float], *, wi
     variance = np.einsum("ni,ij,nj->n", j, found.covariance, j) + unseen(found.shifts, program, slopes, without)
     models = {key.split("|")[1] for key in scatter if "|" in key}
     half = np.empty(len(program.points))
-    for i, (chip, name) in enumerate(zip(program.points.chips, program.points.names, strict=True)):
-        model = program.points.model.name
+    model = program.points.model.name
+    for i, chip in enumerate(program.points.chips):
         key = next(k for k in strata(chip, model) if k in scatter)
         half[i] = scatter[key]
         if model not in models:
             half[i] = max(half[i], scatter.get(NEW_MODEL, 0.0))
         if chip == without or chip not in scatter:
             half[i] = max(half[i], scatter.get(NEW_CHIP, 0.0))
-        del name
     board, rate = program.watts(w)
     machine = program.points.machine
     watts = found.power.board(board, np.asarray(machine.static_power), np.asarray(machine.power_limit))
