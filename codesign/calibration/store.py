@@ -148,10 +148,14 @@ def load(folder: Path) -> tuple[Fit, Scatter]:
     n = len(theta)
     if len(lower) != n * (n + 1) // 2 or any(t.law not in BY_NAME for t in terms.terms):
         raise CodesignError("does not belong to its covariance or to this version", file=str(path))
-    covariance = np.zeros((n, n))
-    covariance[np.tril_indices(n)] = lower
-    covariance = covariance + np.tril(covariance, -1).T
-    return Fit(terms, theta, covariance, 0), Scatter(edges, half)
+    return Fit(terms, theta, symmetric(lower, n), 0), Scatter(edges, half)
+
+
+def symmetric(lower: np.ndarray, n: int) -> np.ndarray:
+    """A covariance, (n, n), from its lower triangle, row by row."""
+    found = np.zeros((n, n))
+    found[np.tril_indices(n)] = lower
+    return found + np.tril(found, -1).T
 
 
 def read_errors(folder: Path) -> dict[str, float]:

@@ -19,6 +19,7 @@ from codesign.calibration.predict import Z90
 from codesign.calibration.serving.fit import Power, Served
 from codesign.calibration.serving.program import DECODING
 from codesign.calibration.serving.terms import SERVED, TIED, Line, Shift, Shifts, generation_of, kernels_of
+from codesign.calibration.store import symmetric
 from codesign.errors import CodesignError
 from codesign.execution import NAMES, UNITS
 
@@ -184,6 +185,4 @@ def load(folder: Path) -> tuple[Served, dict[str, float], dict[str, Any]]:
     known = {law.name for law in LAWS} | set(TIED) | {"step", "sequence"}
     if len(lower) != n * (n + 1) // 2 or any(s.what not in known for s in shifts.shifts):
         raise CodesignError("does not belong to its covariance or to this version", file=str(path))
-    covariance = np.zeros((n, n))
-    covariance[np.tril_indices(n)] = lower
-    return Served(shifts, theta, covariance + np.tril(covariance, -1).T, power), scatter, errors
+    return Served(shifts, theta, symmetric(lower, n), power), scatter, errors
