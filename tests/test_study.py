@@ -19,9 +19,10 @@ from studies import RESULTS, STUDY, same
 
 import codesign
 from codesign.errors import CodesignError
+from codesign.files import write_bytes, write_json
 from codesign.study import run as running
 from codesign.study.problems import Spec
-from codesign.study.store import Checkpoints, Log, write_bytes, write_json
+from codesign.study.store import Checkpoints, Log
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from codesign.calibration.constants import (
     read,
 )
 from codesign.calibration.fit import Fit
+from codesign.calibration.kept import load_fit, save_fit
 from codesign.calibration.predict import Z90, Scatter
 from codesign.errors import CodesignError
 from codesign.execution import NAMES, UNITS
@@ -107,17 +108,9 @@ def fit_document(fit: Fit, scatter: Scatter, source: str, errors: Mapping[str, f
 
 
 def save(folder: Path, fit: Fit, scatter: Scatter, source: str, errors: Mapping[str, float]) -> list[Path]:
-    """Write all files of a fit into a folder; returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files: dict[Path, str] = {
-        folder / f"{name}.toml": constants_file(name, fit, source, errors) for name in owners(fit.terms)
-    }
-    files[folder / "kernels-fit.json"] = json.dumps(fit_document(fit, scatter, source, errors), indent=0) + "\n"
-    for path, text in files.items():
-        path.write_text(text, encoding="utf-8")
-    packed = folder / "kernels-covariance.npz"
-    np.savez_compressed(packed, covariance=fit.covariance[np.tril_indices(len(fit.theta))].astype(np.float32))
-    return [*files, packed]
+    """Write all files of a fit into a folder, or none; returns their paths."""
+    texts = {f"{name}.toml": constants_file(name, fit, source, errors) for name in owners(fit.terms)}
+    return save_fit(folder, "kernels", texts, fit_document(fit, scatter, source, errors), fit.covariance)
 
 
 def load(folder: Path) -> tuple[Fit, Scatter]:
@@ -126,11 +119,8 @@ def load(folder: Path) -> tuple[Fit, Scatter]:
     Raises:
         CodesignError: there is none, or its files are damaged or do not belong together.
     """
-    path = folder / "kernels-fit.json"
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        with np.load(folder / "kernels-covariance.npz") as arrays:
-            lower = arrays["covariance"].astype(float)
+
+    def read_document(document: dict[str, Any]) -> tuple[tuple[Terms, np.ndarray, Scatter], bool]:
         numbers = document["numbers"]
         terms = Terms(
             tuple(Term(n["level"], n["of"], n["constant"]) for n in numbers),
@@ -141,21 +131,10 @@ def load(folder: Path) -> tuple[Fit, Scatter]:
         theta = np.array([n["u"] for n in numbers], dtype=float)
         half = {k: {int(p): float(x) for p, x in v.items()} for k, v in document["scatter"]["half"].items()}
         edges = {k: [float(x) for x in v] for k, v in document["scatter"]["edges"].items()}
-    except FileNotFoundError as problem:
-        raise CodesignError("no fit here", file=str(path), allowed="run codesign calibrate") from problem
-    except (ValueError, KeyError, TypeError, OSError) as problem:
-        raise CodesignError("damaged; run codesign calibrate again", file=str(path)) from problem
-    n = len(theta)
-    if len(lower) != n * (n + 1) // 2 or any(t.law not in BY_NAME for t in terms.terms):
-        raise CodesignError("does not belong to its covariance or to this version", file=str(path))
-    return Fit(terms, theta, symmetric(lower, n), 0), Scatter(edges, half)
+        return (terms, theta, Scatter(edges, half)), all(t.law in BY_NAME for t in terms.terms)
 
-
-def symmetric(lower: np.ndarray, n: int) -> np.ndarray:
-    """A covariance, (n, n), from its lower triangle, row by row."""
-    found = np.zeros((n, n))
-    found[np.tril_indices(n)] = lower
-    return found + np.tril(found, -1).T
+    (terms, theta, scatter), covariance = load_fit(folder, "kernels", read_document)
+    return Fit(terms, theta, covariance, 0), scatter
 
 
 def read_errors(folder: Path) -> dict[str, float]:

@@ -5,7 +5,7 @@ each value must have in its type.  Files of ``workloads/`` are in `codesign.cata
 the schema of every kind of file (`schema_of`).
 """
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -251,8 +251,3 @@ def schema_of(kind: str) -> type[CatalogFile]:
 
     schemas: tuple[type[CatalogFile], ...] = (Accelerator, System, Memory, Measurement, ModelFile, Request)
     return {schema.kind_name: schema for schema in schemas}[kind]
-
-
-def fields_of(schema: type[Any]) -> list[str]:
-    """Keys that a table of this schema may have."""
-    return list(schema.model_fields)

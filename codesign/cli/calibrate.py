@@ -92,7 +92,7 @@ def validate(
     if points.is_file() and (rows := serving.read(points)):
         document, text = serving.validate(rows, folder=store.bundled(workspace), leave_out=leave_out)
         if out is not None:
-            from codesign.study.store import write_text
+            from codesign.files import write_text
 
             write_text(out, text)
         arg.answer(document, as_json, lambda d: _draw(d, "predicted against measured, serving"))

@@ -8,6 +8,7 @@ import typer
 from codesign.cli import arguments as arg
 from codesign.cli.show import COUNTS
 from codesign.errors import CodesignError
+from codesign.files import write_text
 
 
 def register(app: typer.Typer) -> None:
@@ -73,15 +74,13 @@ def import_model(
 def _write(file: Path, text: str, force: bool) -> None:
     """Write the file whole; one that is there and says something else is kept unless ``force``."""
     try:
-        if file.exists() and not force and file.read_text(encoding="utf-8") != text:
-            raise CodesignError("is there already", file=str(file), allowed="another --out or --name, or --force")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        scratch = file.with_name(f".{file.name}.new")
-        scratch.write_text(text, encoding="utf-8")
-        scratch.replace(file)
+        same = force or not file.exists() or file.read_text(encoding="utf-8") == text
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise CodesignError(f"cannot be written: {why}", file=str(file)) from error
+    if not same:
+        raise CodesignError("is there already", file=str(file), allowed="another --out or --name, or --force")
+    write_text(file, text)
 
 
 def _draw(document: dict[str, Any]) -> None:

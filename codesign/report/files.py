@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from codesign.errors import CodesignError
+from codesign.files import write_bytes
 from codesign.glossary import ENTRIES
 from codesign.report.charts import Figure, figures
 from codesign.report.charts.base import config, parameters
@@ -17,7 +18,6 @@ from codesign.report.page import choice, first_shown, setting
 from codesign.report.style import context_words
 from codesign.report.summary import Json, cases, read_summary
 from codesign.report.words import basis
-from codesign.study.store import write_bytes
 
 FORMATS = ("png", "svg", "csv")
 

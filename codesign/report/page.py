@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from codesign.files import write_text
 from codesign.glossary import ENTRIES
 from codesign.report.charts import Figure, figures
 from codesign.report.charts.base import config
@@ -16,7 +17,6 @@ from codesign.report.style import context_words, parts_of, words
 from codesign.report.summary import Case, Json, cases, items, part, read_summary
 from codesign.report.tables import ALL, cells
 from codesign.report.words import KINDS, NOT_MODELLED, basis, milliseconds, quantity
-from codesign.study.store import write_text
 
 #: Parts of the catalog that are switched on when the page opens; all optima are.
 FIRST_SHOWN = 8

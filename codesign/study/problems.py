@@ -232,8 +232,3 @@ class Solver:
             for i in range(len(np.asarray(d.tpot_s)))
         ]  # fmt: skip
         return {"arch": name, "context": context, "precision": precision, "points": points}
-
-
-def at_seed(solver: Solver, seed: int | None) -> Solver:
-    """The same study from other starts."""
-    return solver if seed is None else replace(solver, seed=seed)

@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from codesign.study.store import write_bytes
+from codesign.files import write_bytes
 
 
 def rows(problems: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -18,10 +18,11 @@ from threading import Lock
 from typing import Any
 
 from codesign.errors import CodesignError
+from codesign.files import disk_errors, write_json, write_text
 from codesign.study.problems import Solver, Spec
 from codesign.study.results import write_results
 from codesign.study.schema import LoadedStudy, load_study, plan
-from codesign.study.store import Checkpoints, Log, clear_drafts, digest, disk_errors, write_json, write_text
+from codesign.study.store import Checkpoints, Log, clear_drafts, digest
 from codesign.study.summary import summary_of
 
 Progress = Callable[[int, int, str], None]

@@ -5,34 +5,18 @@ per solved problem; the last few are kept, each with a digest of what it holds, 
 and passed over.
 """
 
-import errno
 import hashlib
 import json
 import logging
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from codesign.errors import CodesignError
+from codesign.files import disk_errors
 
 #: Checkpoints kept beside the newest.
 KEPT = 3
-
-
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turn what the operating system says of a file into one line for the user."""
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        problem = (
-            "the disk is full; nothing is lost, go on with --resume" if full else f"cannot be written: {error.strerror}"
-        )
-        raise CodesignError(problem, file=str(path)) from error
 
 
 #: Files that a run writes whole.
@@ -45,32 +29,6 @@ def clear_drafts(folder: Path) -> None:
         for name in WHOLE:
             for draft in folder.glob(f".{name}.*.tmp"):
                 draft.unlink(missing_ok=True)
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a whole file or none of it."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with disk_errors(path):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with draft.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-        except OSError:
-            draft.unlink(missing_ok=True)
-            raise
-
-
-def write_json(path: Path, document: Any) -> None:
-    """Write JSON that says no NaN, whole or not at all."""
-    write_bytes(path, json.dumps(document, separators=(",", ":"), allow_nan=False).encode())
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
-    write_bytes(path, text.encode())
 
 
 class Log:

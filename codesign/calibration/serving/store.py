@@ -7,7 +7,6 @@ each is complete.  ``frameworks.toml`` has the host's time and what a framework 
 on what was held back.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from codesign.calibration.constants import FORMS, LAWS, published
+from codesign.calibration.kept import load_fit, save_fit
 from codesign.calibration.predict import Z90
 from codesign.calibration.serving.fit import Power, Served
 from codesign.calibration.serving.program import DECODING
 from codesign.calibration.serving.terms import SERVED, TIED, Line, Shift, Shifts, generation_of, kernels_of
-from codesign.calibration.store import symmetric
-from codesign.errors import CodesignError
 from codesign.execution import NAMES, UNITS
 
 SCHEMA = "codesign.serving/1"
@@ -130,31 +128,27 @@ def frameworks_file(fit: Served, source: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def save(folder: Path, fit: Served, scatter: Mapping[str, float], source: str, errors: Mapping[str, Any]) -> list[Path]:
-    """Write all files of a fit into a folder; returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files = {
-        folder / f"{name}.toml": constants_file(name, line, fit, source) for name, line in owners(fit.shifts).items()
-    }
-    files[folder / "frameworks.toml"] = frameworks_file(fit, source)
-    deviations = np.sqrt(np.diag(fit.covariance))
-    document = {
-        "schema": SCHEMA, "source": source, "chip_specific_numbers": fit.shifts.chip_specific(), "errors": dict(errors),
-        "scatter": dict(scatter), "power": fit.power._asdict(),
-        "numbers": [
-            {"level": s.level, "of": s.owner, "shift": s.what, "u": float(x), "deviation": float(d),
-             "prior": [float(m), float(p)]}
-            for s, x, d, m, p in zip(
-                fit.shifts.shifts, fit.theta, deviations, fit.shifts.mean, fit.shifts.spread, strict=True
-            )
-        ],
+def fit_document(fit: Served, scatter: Mapping[str, float], source: str, errors: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole fit as JSON has it."""
+    shifts, deviations = fit.shifts, np.sqrt(np.diag(fit.covariance))
+    numbers = [
+        {
+            "level": s.level, "of": s.owner, "shift": s.what,
+            "u": float(x), "deviation": float(d), "prior": [float(m), float(p)],
+        }
+        for s, x, d, m, p in zip(shifts.shifts, fit.theta, deviations, shifts.mean, shifts.spread, strict=True)
+    ]  # fmt: skip
+    return {
+        "schema": SCHEMA, "source": source, "chip_specific_numbers": shifts.chip_specific(), "errors": dict(errors),
+        "scatter": dict(scatter), "power": fit.power._asdict(), "numbers": numbers,
     }  # fmt: skip
-    files[folder / "serving-fit.json"] = json.dumps(document, indent=0) + "\n"
-    for path, text in files.items():
-        path.write_text(text, encoding="utf-8")
-    packed = folder / "serving-covariance.npz"
-    np.savez_compressed(packed, covariance=fit.covariance[np.tril_indices(len(fit.theta))].astype(np.float32))
-    return [*files, packed]
+
+
+def save(folder: Path, fit: Served, scatter: Mapping[str, float], source: str, errors: Mapping[str, Any]) -> list[Path]:
+    """Write all files of a fit into a folder, or none; returns their paths."""
+    texts = {f"{name}.toml": constants_file(name, line, fit, source) for name, line in owners(fit.shifts).items()}
+    texts["frameworks.toml"] = frameworks_file(fit, source)
+    return save_fit(folder, "serving", texts, fit_document(fit, scatter, source, errors), fit.covariance)
 
 
 def load(folder: Path) -> tuple[Served, dict[str, float], dict[str, Any]]:
@@ -163,11 +157,9 @@ def load(folder: Path) -> tuple[Served, dict[str, float], dict[str, Any]]:
     Raises:
         CodesignError: there is none, or its files are damaged or do not belong together.
     """
-    path = folder / "serving-fit.json"
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        with np.load(folder / "serving-covariance.npz") as arrays:
-            lower = arrays["covariance"].astype(float)
+    known = {law.name for law in LAWS} | set(TIED) | {"step", "sequence"}
+
+    def read_document(document: dict[str, Any]) -> tuple[tuple[Any, ...], bool]:
         numbers = document["numbers"]
         shifts = Shifts(
             tuple(Shift(n["level"], n["of"], n["shift"]) for n in numbers),
@@ -176,13 +168,8 @@ def load(folder: Path) -> tuple[Served, dict[str, float], dict[str, Any]]:
         )
         theta = np.array([n["u"] for n in numbers], dtype=float)
         scatter = {k: float(v) for k, v in document["scatter"].items()}
-        errors, power = dict(document["errors"]), Power(**document["power"])
-    except FileNotFoundError as problem:
-        raise CodesignError("no fit here", file=str(path), allowed="run codesign calibrate") from problem
-    except (ValueError, KeyError, TypeError, OSError) as problem:
-        raise CodesignError("damaged; run codesign calibrate again", file=str(path)) from problem
-    n = len(theta)
-    known = {law.name for law in LAWS} | set(TIED) | {"step", "sequence"}
-    if len(lower) != n * (n + 1) // 2 or any(s.what not in known for s in shifts.shifts):
-        raise CodesignError("does not belong to its covariance or to this version", file=str(path))
-    return Served(shifts, theta, symmetric(lower, n), power), scatter, errors
+        found = shifts, theta, Power(**document["power"]), scatter, dict(document["errors"])
+        return found, all(s.what in known for s in shifts.shifts)
+
+    (shifts, theta, power, scatter, errors), covariance = load_fit(folder, "serving", read_document)
+    return Served(shifts, theta, covariance, power), scatter, errors
