@@ -2,18 +2,18 @@
 
 Where one TP group holds the bank (``dp = 1``) every rank already has every token: nothing is dispatched and the
 combine is the layer's all-reduce.  Otherwise the ranks of an instance share out its tokens, send each once to every
-rank that holds one of its experts, and gather after.  The pass waits for the fullest rank: its routes and its distinct
+rank that holds one of its experts, and put them together after: with shared experts in the all-reduce of their parts,
+without in an all-gather.  The pass waits for the fullest rank: its routes and its distinct
 experts are expectations from `codesign.routing`.  A latent mixture projects to ``width`` before dispatch and back
 after combine; these two projections are kept whole on every chip.  A step may ask for copies of popular experts, a
 capacity per expert, and one message per route instead (`codesign.routing_choices`).
 """
 
 from dataclasses import dataclass
-from math import ceil
 
 import jax.numpy as jnp
 
-from codesign.fabric import all_reduce, all_to_all, crossing
+from codesign.fabric import all_gather, all_reduce, all_to_all, crossing
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
 from codesign.routing import expected_ranks_grouped
@@ -185,9 +185,11 @@ class MoE:
             )
         whole = (width + (hidden if self.shared_inner else 0)) if self.width else hidden
         payload = step.tokens * act * jnp.where(step.dp > 1.5, float(hidden), float(whole))
-        rows.append(all_reduce("all_reduce", payload, step.tp, machine))
-        return rows
-
-    def experts_on_fullest_rank(self, ep: int) -> int:
-        """Experts that the fullest of ``ep`` ranks keeps."""
-        return ceil(self.experts / ep)
+        if self.shared_inner:
+            return [*rows, all_reduce("all_reduce", payload, step.tp, machine)]
+        gathered = jnp.where(step.dp > 1.5, step.tp, 1.0)
+        return [
+            *rows,
+            all_reduce("all_reduce", payload, step.tp / gathered, machine),
+            all_gather("all_gather", payload, gathered, machine),
+        ]

@@ -192,7 +192,7 @@ class MoE(Reference):
         if part.tp == 1:
             return y + self._shared(x) if s.shared_inner else y
         if not s.shared_inner:
-            with jax.named_scope("all_reduce"):
+            with jax.named_scope("all_gather"):
                 return jax.lax.all_gather(y, "tp", axis=0, tiled=True)
         # One all-reduce sums the shared experts' parts and puts the tokens together.
         return all_reduce(
