@@ -9,6 +9,7 @@ import numpy as np
 from codesign.errors import CodesignError
 from codesign.evaluation.case import Case, Degrees
 from codesign.evaluation.document import Evaluation, evaluation_document, mapping_document
+from codesign.evaluation.operations import begin_table
 from codesign.evaluation.request import OUTPUT_TOKENS, Request
 from codesign.evaluation.solve import evaluate_all, solve
 from codesign.layers.moe import MoE
@@ -71,6 +72,7 @@ def evaluate_case(case: Case, request: Request, degrees: Degrees | None = None) 
     case, overheads = case.asked(request)
     mappings = _flying(case.mappings(degrees or Degrees()), request)
     load = request.load(overheads)
+    begin_table(case, take(mappings, 0), load)
     goal = np.inf if request.target is None else request.target
     given = request.batches(mappings)
     found = solve(case, mappings, load, goal, 1.0 if given is None else given, np.inf if given is None else given)

@@ -1,6 +1,5 @@
 """The rows of one pass as a table: work, lane times, latency, what binds, energy; and what the whole pass waits for."""
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -19,6 +18,7 @@ from codesign.objective.metrics import Load
 from codesign.objective.phases import Phase
 from codesign.objective.timing import timed_pass
 from codesign.precision import Precision
+from codesign.programs import begin, run
 from codesign.routing_choices import fullest
 
 #: What a lane is called when it binds.
@@ -41,28 +41,25 @@ def _numbers(t: Timed, hidden: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-#: Names and kernel families of the rows of a pass, in the order of `_timed`, by model and regime; noted while that is
-#: traced.
-_NAMES: dict[tuple[Model, Phase], tuple[list[list[tuple[str, str]]], list[tuple[str, str]], tuple[str, str]]] = {}
-
-
 def _timed(
+    phase: Phase,
     model: Model,
     even: bool,
-    phase: Phase,
     machine: Machine,
     execution: Execution,
     precision: Precision,
     mapping: Mapping,
     load: Load,
-) -> Any:
-    """Numbers of every row of a pass, block by block, then those of the ends; and the chunks that it comes in."""
+) -> tuple[Any, Any]:
+    """Numbers of every row of a pass, block by block, then those of the ends; and the chunks that it comes in.
+
+    Beside them the names and kernel families of the rows, in the same order.
+    """
     step = phase.step(machine, precision, mapping, uniform(load) if even else load)
     timed = timed_pass(model, machine, execution, mapping, step)
     *names, head, (hand_off,) = [
         [(t.row.name, t.row.family) for t in section] for section in (*timed.blocks, timed.head, (timed.hand_off,))
     ]
-    _NAMES[model, phase] = names, head, hand_off
     blocks = [
         [_numbers(t, h) for t, h in zip(b, hs, strict=True)] for b, hs in zip(timed.blocks, timed.hidden, strict=True)
     ]
@@ -82,10 +79,19 @@ def _timed(
             "messages_per_token_once": once,
             "messages_per_token_by_route": by_route,
         }
-    return blocks, [_numbers(t, 0.0) for t in timed.head], _numbers(timed.hand_off, 0.0), routing, step.chunks
+    ends = [_numbers(t, 0.0) for t in timed.head], _numbers(timed.hand_off, 0.0)
+    return (blocks, *ends, routing, step.chunks), (names, head, hand_off)
 
 
-_compiled = partial(jax.jit, static_argnums=(0, 1, 2))(_timed)
+def _arguments(case: Case, mapping: Mapping, load: Load) -> tuple[Any, ...]:
+    even = not np.any(np.asarray(load.skew))
+    fixed = leaves((case.machine, case.execution, case.precision, mapping, load))
+    return _timed, (case.phase, case.model, even), *fixed
+
+
+def begin_table(case: Case, mapping: Mapping, load: Load) -> None:
+    """Have the program of `pass_table` made ready in the background, for any mapping and load of this structure."""
+    begin(*_arguments(case, mapping, load))
 
 
 def operations(case: Case, mapping: Mapping, load: Load) -> list[dict[str, Any]]:
@@ -108,10 +114,9 @@ def pass_table(case: Case, mapping: Mapping, load: Load) -> tuple[list[dict[str,
     Returns:
         the rows, and the expected distinct experts and routes of the expert bank (empty where there is none).
     """
-    fixed = leaves((case.machine, case.execution, case.precision, mapping, load))
-    even = not np.any(np.asarray(load.skew))
-    blocks, head, hand_off, routing, chunks = _compiled(case.model, even, case.phase, *fixed)
-    block_rows, head_rows, hand_off_row = _NAMES[case.model, case.phase]
+    numbers, names = run(*_arguments(case, mapping, load))
+    blocks, head, hand_off, routing, chunks = numbers
+    block_rows, head_rows, hand_off_row = names
     again = float(np.asarray(chunks))
     found = [
         (f"{name}.{row}", family, count, again, "every stage", numbers)

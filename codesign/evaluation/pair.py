@@ -1,7 +1,6 @@
 """Attention and experts on different parts, answered: degrees, batch and micro-batches searched, one JSON document."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -16,6 +15,7 @@ from codesign.mapping import EXPERT_TENSOR_WAYS, INSTANCES, TENSOR_WAYS, legal, 
 from codesign.objective.compiled import leaves, uniform
 from codesign.objective.metrics import Framework
 from codesign.objective.pools import Link, Pair, Pool, decode_pair, halves, link_between, room
+from codesign.programs import run
 
 SCHEMA = "codesign.pair/1"
 
@@ -81,15 +81,15 @@ def _points(case: Case, experts: Case, degrees: PairDegrees, batch: float | None
     return [(t, d, n, e, m, b) for t, d in attention for n, e in bank for m in flying for b in sizes]
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _evaluated(model: Any, even: bool, fixed: Any, mappings: Any, loads: Any) -> Any:
+def _evaluated(model: Any, even: bool, fixed: Any, mappings: Any, loads: Any) -> tuple[Any, Any]:
     machine, execution, on, execution_there, precision, link = fixed
 
     def one(mappings: Any, load: Any) -> Pair:
         pools = Pool(machine, execution, mappings[0]), Pool(on, execution_there, mappings[1])
         return decode_pair(model, *pools, precision, uniform(load) if even else load, link)
 
-    return jax.vmap(one)(mappings, loads)
+    leaves, structure = jax.tree.flatten(jax.vmap(one)(mappings, loads))
+    return leaves, jax.tree.unflatten(structure, range(len(leaves)))
 
 
 def _solve(case: Case, experts: Case, load: Any, link: Link, table: np.ndarray) -> Pair:
@@ -98,7 +98,7 @@ def _solve(case: Case, experts: Case, load: Any, link: Link, table: np.ndarray) 
     size = -(-len(table) // BLOCK) * BLOCK if len(table) > BLOCK else len(table)
     table = np.concatenate([table, np.repeat(table[-1:], size - len(table), axis=0)])
     fixed = leaves((case.machine, case.execution, experts.machine, experts.execution, case.precision, link))
-    found = []
+    found, counted = [], None
     for i in range(0, size, BLOCK):
         rows = table[i : i + BLOCK]
         t, d, n, e, m, batch = rows.T
@@ -110,8 +110,10 @@ def _solve(case: Case, experts: Case, load: Any, link: Link, table: np.ndarray) 
         loads = jax.tree.map(lambda x, like=none: np.full_like(like, float(x)), load)
         loads = eqx.tree_at(lambda x: x.batch, loads, batch)
         even = not np.any(np.asarray(load.skew))
-        found.append(jax.tree.map(np.asarray, _evaluated(case.model, even, fixed, mappings, loads)))
-    return jax.tree.map(lambda *x: np.concatenate(x), *found)
+        numbers, counted = run(_evaluated, (case.model, even), fixed, mappings, loads)
+        found.append([np.asarray(x) for x in numbers])
+    joined = [np.concatenate(x) for x in zip(*found, strict=True)]
+    return jax.tree.map(lambda i: joined[i], counted)
 
 
 def disaggregate_cases(

@@ -4,9 +4,7 @@ Points are processed in blocks of one fixed shape: XLA's last bits change with t
 the same whether a study was interrupted, resumed or distributed.
 """
 
-from collections.abc import Callable
 from dataclasses import fields
-from functools import lru_cache, partial
 from typing import Any
 
 import equinox as eqx
@@ -23,6 +21,7 @@ from codesign.objective.gradient import Scored, scored
 from codesign.objective.metrics import Load, Metrics
 from codesign.objective.phases import DECODE, Phase
 from codesign.precision import Precision
+from codesign.programs import run
 
 #: Points per compiled call of the searches, and of plain evaluations, which come by the thousand.
 BLOCK = 64
@@ -37,30 +36,16 @@ def leaves(tree: Any) -> Any:
     return jax.tree.map(lambda x: np.asarray(x, dtype=float), tree)
 
 
-@lru_cache
-def _solving(phase: Phase) -> Callable[..., Batch]:
-    """The solver of a regime; one function per regime, since programs are known by their functions."""
-
-    def solve(model: Model, execution, precision, machine, mapping, load, tpot, least, most) -> Batch:
-        return largest_batch(model, machine, execution, precision, mapping, load, tpot, least, most, phase=phase)
-
-    return solve
+def _solve(phase: Phase, model: Model, execution, precision, machine, mapping, load, tpot, least, most) -> Batch:
+    return largest_batch(model, machine, execution, precision, mapping, load, tpot, least, most, phase=phase)
 
 
-@lru_cache
-def _evaluating(phase: Phase) -> Callable[..., Metrics]:
-    def evaluate(model: Model, execution, precision, machine, mapping, load) -> Metrics:
-        return phase.evaluate(model, machine, execution, precision, mapping, load)
-
-    return evaluate
+def _evaluate(phase: Phase, model: Model, execution, precision, machine, mapping, load) -> Metrics:
+    return phase.evaluate(model, machine, execution, precision, mapping, load)
 
 
-@lru_cache
-def _scoring(phase: Phase) -> Callable[..., Scored]:
-    def score(model: Model, execution, precision, machine, mapping, load, found, along) -> Scored:
-        return scored(model, machine, execution, precision, mapping, load, found, along, phase)
-
-    return score
+def _score(phase: Phase, model: Model, execution, precision, machine, mapping, load, found, along) -> Scored:
+    return scored(model, machine, execution, precision, mapping, load, found, along, phase)
 
 
 def uniform(load: Load) -> Load:
@@ -68,43 +53,43 @@ def uniform(load: Load) -> Load:
     return eqx.tree_at(lambda x: x.skew, load, 0.0)
 
 
-def _call(function: Any, model: Model, even: bool, fixed: Any, points: Any) -> Any:
-    """One point; ``even`` says that its routing is uniform."""
-    machine, mapping, load, *others = points
-    return function(model, *fixed, machine, mapping, uniform(load) if even else load, *others)
-
-
-def _point(function, model, even, fixed_tree, tree, fixed, leaves, arrays) -> Any:
-    """One point from its flat numbers; ``arrays`` are its stage table and whatever else is not a scalar."""
-    machine, mapping, *others = jax.tree.unflatten(tree, leaves)
-    mapping = eqx.tree_at(lambda m: m.stages, mapping, arrays[0])
-    points = (machine, mapping, *others, *arrays[1:])
-    return _call(function, model, even, jax.tree.unflatten(fixed_tree, fixed), points)
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _packed(function, model, even, fixed_tree, tree, fixed, scalars, arrays):
+def _packed(function, phase, model, even, fixed_tree, tree, fixed, scalars, arrays) -> tuple[Any, Any]:
     """A block of points; every number of theirs comes as a row of one matrix, and so do the results.
 
     A call with a hundred small arrays spends more time handing them over than computing.
+
+    Args:
+        function, phase, model: what is asked of each point.
+        even: routing is uniform.
+        fixed_tree, fixed: structure and numbers of what all points share.
+        tree, scalars: structure of a point, and its numbers, (numbers, points).
+        arrays: a point's stage table and whatever else is not a scalar, (points, ...).
+
+    Returns:
+        the results that are scalars, (results, points), and the others; beside them one point's result with its leaves
+        counted, and which of these are scalars.
     """
+    notes: list[Any] = []
 
     def one(column: jax.Array, arrays: tuple) -> list:
-        found = _point(function, model, even, fixed_tree, tree, list(fixed), list(column), arrays)
-        leaves, structure = jax.tree.flatten(found)
-        _RESULTS[function, model, even, fixed_tree, tree] = structure, tuple(jnp.ndim(x) == 0 for x in leaves)
+        machine, mapping, load, *others = jax.tree.unflatten(tree, list(column))
+        mapping = eqx.tree_at(lambda m: m.stages, mapping, arrays[0])
+        shared = jax.tree.unflatten(fixed_tree, list(fixed))
+        load = uniform(load) if even else load
+        leaves, structure = jax.tree.flatten(
+            function(phase, model, *shared, machine, mapping, load, *others, *arrays[1:])
+        )
+        counted = jax.tree.unflatten(structure, range(len(leaves)))
+        notes.append((counted, tuple(jnp.ndim(x) == 0 for x in leaves)))
         return leaves
 
     leaves = jax.vmap(one, in_axes=(1, 0))(scalars, arrays)
-    return jnp.stack([x for x in leaves if x.ndim == 1]), [x for x in leaves if x.ndim > 1]
-
-
-#: Structure of one point's result and which of its leaves are scalars, by program; noted while it is traced.
-_RESULTS: dict[tuple, tuple[Any, tuple[bool, ...]]] = {}
+    return (jnp.stack([x for x in leaves if x.ndim == 1]), [x for x in leaves if x.ndim > 1]), notes[-1]
 
 
 def _by_block(
     function: Any,
+    phase: Phase,
     model: Model,
     execution: Execution,
     precision: Precision,
@@ -132,18 +117,18 @@ def _by_block(
     if size > n:
         arrays = [np.concatenate([a, np.repeat(a[-1:], size - n, axis=0)]) for a in arrays]
     fixed = np.array([float(x) for x in constants])
-    rows, others = [], []
+    static = (function, phase, model, even, fixed_tree, tree)
+    rows, others, note = [], [], (None, ())
     for i in range(0, size, block):
         here = slice(i, i + block)
-        row, other = _packed(
-            function, model, even, fixed_tree, tree, fixed, scalars[:, here], tuple(a[here] for a in arrays)
-        )
+        (row, other), note = run(_packed, static, fixed, scalars[:, here], tuple(a[here] for a in arrays))
         rows.append(np.asarray(row))
         others.append([np.asarray(x) for x in other])
-    structure, scalar = _RESULTS[function, model, even, fixed_tree, tree]
+    counted, scalar = note
     of_rows = iter(np.concatenate(rows, axis=1)[:, :n])
     of_others = iter([np.concatenate(x)[:n] for x in zip(*others, strict=True)])
-    return jax.tree.unflatten(structure, [next(of_rows if flat else of_others) for flat in scalar])
+    leaves = [next(of_rows if flat else of_others) for flat in scalar]
+    return jax.tree.map(lambda i: leaves[i], counted)
 
 
 def solve_points(
@@ -170,7 +155,7 @@ def solve_points(
     Returns:
         `Batch` of numpy arrays, (n,).
     """
-    return _by_block(_solving(phase), model, execution, precision, (machine, mapping, load, tpot, least, most))
+    return _by_block(_solve, phase, model, execution, precision, (machine, mapping, load, tpot, least, most))
 
 
 def evaluate_points(
@@ -183,7 +168,7 @@ def evaluate_points(
     phase: Phase = DECODE,
 ) -> Any:  # `Metrics` of numpy arrays
     """Each point at its own load; arguments as in `solve_points`."""
-    return _by_block(_evaluating(phase), model, execution, precision, (machine, mapping, load), block=WIDE)
+    return _by_block(_evaluate, phase, model, execution, precision, (machine, mapping, load), block=WIDE)
 
 
 def score_points(
@@ -206,7 +191,7 @@ def score_points(
     n, fields, count = along.shape
     if count < DIRECTIONS:
         along = np.concatenate([along, np.zeros((n, fields, DIRECTIONS - count))], axis=2)
-    scored = _by_block(_scoring(phase), model, execution, precision, (machine, mapping, load, found), along)
+    scored = _by_block(_score, phase, model, execution, precision, (machine, mapping, load, found), along)
     return scored._replace(slopes=scored.slopes[:, :count])
 
 

@@ -24,6 +24,9 @@ class Phase(NamedTuple):
     evaluate: Callable[..., Metrics]
     step: Callable[..., Step]
 
+    def __repr__(self) -> str:
+        return self.name
+
 
 DECODE = Phase("decode", decode, step_of)
 PREFILL = Phase("prefill", prefill, prompt_step)
