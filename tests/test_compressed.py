@@ -81,3 +81,7 @@ def test_splits() -> None:
     # Sixteen output groups split no further.
     assert weight_flop(heads, "output") == 128 * 512 * 1024 / 32 + 1024 * H
     assert heads["context_merge"].scale_up == 0 < context["context_merge"].scale_up
+    # Candidates of 8 bytes from each of 8 chips: 1,024, or the 128 entries that 512 tokens make.
+    for cached, candidates in ((79_999.0, 1024), (4095.0, 128)):
+        found = rows(CSA, H, cached=cached, tp=8, context=True)["index_merge"].scale_up
+        assert found == pytest.approx(7 * candidates * 8)

@@ -76,6 +76,8 @@ def test_context_split_divides_keys_and_gathers_candidates() -> None:
     assert heads["index_merge"].scale_up == 0
     # 2,048 candidates of 8 bytes from each of 8 chips: a chip sends its own to the 7 others.
     assert context["index_merge"].scale_up == 7 * 2048 * 8
+    # A range of 500 tokens has no more than 500 candidates.
+    assert rows(LAYER, H, cached=3999.0, tp=8, context=True)["index_merge"].scale_up == 7 * 500 * 8
     assert heads["scan"].tensor == context["scan"].tensor
     # By heads every chip reads the chosen latents for its 16 heads, by context its share of them for all 128.
     assert heads["scan"].memory == pytest.approx(2049 * 576 * 2 + 16 * (576 + 512) * 2)

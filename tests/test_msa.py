@@ -51,3 +51,7 @@ def test_context_split() -> None:
     one, split = rows(LAYER, H, cached=50_000.0), rows(LAYER, H, cached=50_000.0, tp=4, context=True)
     assert split["index"].tensor == pytest.approx(one["index"].tensor / 4)
     assert split["index_merge"].scale_up == 3 * 4 * 16 * 8
+    # Queries and answers of 64 heads, and queries of 4 index heads: a chip sends its share of the queries to 3 others.
+    assert split["context_merge"].scale_up == pytest.approx(3 / 4 * (64 * 256 + 4 * 128) * 2)
+    # 2,048 tokens are four blocks on each of four chips.
+    assert rows(LAYER, H, cached=2047.0, tp=4, context=True)["index_merge"].scale_up == 3 * 4 * 4 * 8

@@ -2,12 +2,14 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_counts import load
 
+from codesign import catalog
 from codesign.cli import run
 from codesign.layers.gqa import GQA
 from codesign.layers.moe import MoE
@@ -109,10 +111,7 @@ def test_processes_have_their_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment(None)["XLA_FLAGS"].endswith("count=3")
 
 
-MODELS = ("kimi-k3", "deepseek-v3", "gpt-oss-120b", "llama3.1-70b", "qwen3-235b-a22b", "kimi-linear-48b")
-
-
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [entry.name for entry in catalog.list_catalog("models")])
 def test_small_models_keep_their_structure(name: str) -> None:
     model = load(name)
     small, missing = small_model(model)
@@ -132,11 +131,16 @@ def test_small_models_keep_their_structure(name: str) -> None:
 
 
 def test_what_is_not_executed_is_said() -> None:
-    model = load("deepseek-v3.2")
-    _, missing = small_model(model)
-    assert missing
+    class Unheard:
+        """A kind of layer without an executable one."""
+
+    model = load("glm-5.2")
+    model = replace(model, blocks=(*model.blocks, ("odd", Unheard())))  # type: ignore[arg-type]
+    small, missing = small_model(model)
+    assert missing == ("odd",) and "odd" not in dict(small.blocks)
     told = verify.not_executed(model, missing)
-    assert {entry["what"] for entry in told} >= set(missing)
+    assert {entry["what"] for entry in told} >= {"odd", "drafter"}
+    assert next(entry["kind"] for entry in told if entry["what"] == "odd") == "Unheard"
     assert all(entry["reason"] for entry in told)
 
 

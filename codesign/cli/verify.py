@@ -5,8 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from codesign.cli import arguments as arg
-
-SCHEMA = "codesign.verify/1"
+from codesign.glossary import VERIFY
 
 Measure = Annotated[
     bool, typer.Option("--measure", metavar="", help="Time layers on this device and predict them from its rates.")
@@ -42,7 +41,7 @@ def verify(
     from codesign import catalog
 
     name = catalog.load_model_file(model, workspace).name  # a wrong name is told here, in one line
-    document: dict[str, Any] = {"schema": SCHEMA, "model": name, "counts": None, "measure": None, "gradients": None}
+    document: dict[str, Any] = {"schema": VERIFY, "model": name, "counts": None, "measure": None, "gradients": None}
     ok = True
     if measure or not gradients:
         from codesign.reference.processes import ask

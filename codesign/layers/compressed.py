@@ -131,6 +131,7 @@ class Compressed:
         made = 2 * self._series * self.index_width
         read = tokens_read(step, passes(step, self.index_heads, self.index_width, 0.0))
         entries = (read + step.new) / self.ratio / ways
+        candidates = clipped_mean(step.cached, step.whole, self.top_k * self.ratio * ways)  # a range may have fewer
         return [
             gemm(
                 "index_qk",
@@ -155,7 +156,7 @@ class Compressed:
                 vector=scores * (3.0 * self.index_heads + 4.0) + t * made * (step.machine.exponential_ops + 4.0),
                 launches=2.0,
             ),
-            all_gather("index_merge", 8.0 * t * self.top_k * ways, ways, step.machine),
+            all_gather("index_merge", 8.0 * t * candidates / self.ratio, ways, step.machine),
         ]
 
     def rows(self, step: Step, hidden: int) -> list[Row]:

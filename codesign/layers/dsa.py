@@ -6,7 +6,8 @@ scores every cached token, ``2 a n_idx d_idx`` FLOP per new token; the scan (abs
 expanded keys and values of everything seen under a mask, as MLA's long blocks do.  Layers may share an indexer: then
 one layer chooses and the following ones use its choice, without weights, keys or work of their own.
 Split by heads, every chip runs the whole indexer, since one choice serves all heads; split by context, each chip scores
-its range and the candidates are gathered.  Source: arXiv:2512.02556; GLM-5 shares as in the transformers library.
+its range and its candidates, k or as many as it has, are gathered.  Source: arXiv:2512.02556; GLM-5 shares as in the
+transformers library.
 """
 
 from dataclasses import dataclass
@@ -88,6 +89,7 @@ class DSA:
         scores = t * step.attended / ways
         queries = self.index_heads * self.index_width
         read = tokens_read(step, passes(step, self.index_heads, self.index_width, 0.0))
+        candidates = clipped_mean(step.cached, step.whole, self.top_k * ways)  # a range may have fewer than k
         return [
             gemm(
                 "index_qk",
@@ -111,7 +113,7 @@ class DSA:
                 vector=scores * (3.0 * self.index_heads + 4.0),
                 launches=2.0,
             ),
-            all_gather("index_merge", 8.0 * t * self.top_k * ways, ways, step.machine),
+            all_gather("index_merge", 8.0 * t * candidates, ways, step.machine),
         ]
 
     def _sparse(self, step: Step, scores: Number) -> Form:

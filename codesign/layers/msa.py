@@ -4,15 +4,15 @@ Cached per token: ``n_kv (d_k + d_v)`` elements and one index key of ``d_idx`` i
 scores every cached token, ``2 a n_idx d_idx`` FLOP per new token, keeps each block's best score and chooses the top
 blocks; the scan covers the mean of ``min(c + i, blocks x size)`` tokens.  A block of new tokens reads the union of its
 selections.  Split by heads, index heads go with the KV heads and every chip keeps the index keys; split by context,
-each chip scores its range.  Left out: the last block, which is partly filled, counts in full.
-Source: the transformers library's MiniMax M3.
+each chip scores its range, and index queries go around with the others.  Left out: the last block, which is partly
+filled, counts in full.  Source: the transformers library's MiniMax M3.
 """
 
 from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from codesign.fabric import all_gather
+from codesign.fabric import all_gather, gather_scatter
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
 from codesign.layers.gqa import GQA
@@ -85,7 +85,9 @@ class MSA:
         heads = jnp.where(step.context_split > 0.5, float(self.index_heads), projected)
         scores = t * step.attended / ways
         width = self.index_width
-        chosen = 8.0 * t * self.index_heads * self.top_blocks
+        candidates = clipped_mean(
+            step.cached, step.whole, self.block * self.top_blocks * ways
+        )  # a range may have fewer
         read = tokens_read(step, passes(step, self.index_heads, width, 0.0))
         return [
             gemm(
@@ -103,7 +105,7 @@ class MSA:
                 vector=scores * heads * (1.0 + 4.0 / self.block),
                 launches=2.0,
             ),
-            all_gather("index_merge", chosen * ways, ways, step.machine),
+            all_gather("index_merge", 8.0 * t * self.index_heads * candidates / self.block, ways, step.machine),
         ]
 
     def rows(self, step: Step, hidden: int) -> list[Row]:
@@ -125,7 +127,7 @@ class MSA:
             launches=2.0,
             streams=tiled(step, self._dense.kv_heads_here(step)),
         )
-        rows: list[Row] = []
-        for row in self._dense.rows(step, hidden):
-            rows += [*self._index_rows(step, hidden), scan] if row.name == "scan" else [row]
-        return rows
+        queries = t * (self.heads * width + self.index_heads * self.index_width) * p.bytes["activation"]
+        merge = gather_scatter("context_merge", step.context_split * queries, ways, step.machine)
+        replaced = {"scan": [*self._index_rows(step, hidden), scan], "context_merge": [merge]}
+        return [found for row in self._dense.rows(step, hidden) for found in replaced.get(row.name, [row])]

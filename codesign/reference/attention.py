@@ -85,6 +85,19 @@ def scan(
     return jnp.concatenate(answers, axis=3), jnp.concatenate(sums, axis=3)
 
 
+def appended(cache: jax.Array, fresh: jax.Array, part: Part) -> jax.Array:
+    """A cache (batch, tokens, width) of one head with new entries, which every chip has made.
+
+    By context they fill places at the end of the last range: that of sequence b is with chip ``b mod tp``.
+    """
+    if not part.context:
+        return jnp.concatenate([cache, fresh], axis=1)
+    if not fresh.shape[1]:
+        return cache
+    own = jax.lax.axis_index("tp") + part.tp * jnp.arange(cache.shape[0] // part.tp)
+    return cache.at[own, -fresh.shape[1] :].set(fresh[own])
+
+
 def with_sink(answer: jax.Array, total: jax.Array, sink: jax.Array | None) -> jax.Array:
     """Scale an answer for a sink of logit ``sink``, shaped like ``total``, that takes weight and gives nothing."""
     if sink is None:

@@ -25,7 +25,7 @@ from codesign.execution import Execution, ideal, time_of
 from codesign.lanes import TENSOR_DTYPES, Row
 from codesign.layers import gqa, mlp, moe
 from codesign.machine import Machine
-from codesign.reference.cases import round_machine, step_of
+from codesign.reference.case import round_machine, step_of
 from codesign.reference.gqa import GQA
 from codesign.reference.mlp import MLP, activated
 from codesign.reference.parts import ALONE, Draw

@@ -75,7 +75,7 @@ class GQA(Reference):
         """Partition of cached keys and values."""
         return P("dp", None, "tp") if part.context else P("dp", "tp")
 
-    def _projected(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def projected(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Queries, keys and values of this chip's heads, (batch, heads, tokens, width)."""
         s = self.shape
         with jax.named_scope("qkv"):
@@ -91,23 +91,29 @@ class GQA(Reference):
             at = jnp.arange(self.cached, self.cached + x.shape[1], dtype=x.dtype)
             return scaled(rotated(q, at), s.key_width), rotated(k, at), v
 
-    def __call__(self, x: jax.Array, cache: Cache, part: Part = ALONE) -> tuple[jax.Array, Cache]:
-        """One pass: new tokens (batch, q, hidden) behind a cache give (batch, q, hidden) and the longer cache."""
-        s = self.shape
-        q, k, v = self._projected(x)
-        if part.context:
-            answer, total, cache = self._by_context(q, k, v, cache, part)
-        else:
+    def appended(self, cache: Cache, k: jax.Array, v: jax.Array, part: Part) -> Cache:
+        """The cache with new keys and values; by context these first go from their heads' chips to their place."""
+        new = k.shape[2]
+        if not part.context:
             if self.room:
-                at = (0, 0, cache[0].shape[2] - x.shape[1], 0)
-                cache = (jax.lax.dynamic_update_slice(cache[0], k, at), jax.lax.dynamic_update_slice(cache[1], v, at))
-            else:
-                cache = (jnp.concatenate([cache[0], k], axis=2), jnp.concatenate([cache[1], v], axis=2))
-            with jax.named_scope("scan"):
-                kept = cache[0].shape[2] - x.shape[1]
-                grouped = q.reshape(q.shape[0], k.shape[1], -1, *q.shape[2:])
-                answer, total = scan(grouped, *cache, cached=kept, reach=s.window, chunk=s.chunk, tile=self.tile)
-                answer, total = answer.reshape(*q.shape[:3], -1), total.reshape(q.shape[:3])
+                at = (0, 0, cache[0].shape[2] - new, 0)
+                update = jax.lax.dynamic_update_slice
+                return update(cache[0], k, at), update(cache[1], v, at)
+            return jnp.concatenate([cache[0], k], axis=2), jnp.concatenate([cache[1], v], axis=2)
+        own = jax.lax.axis_index("tp") + part.tp * jnp.arange(k.shape[0] // part.tp)
+
+        def placed(old: jax.Array, here: jax.Array) -> jax.Array:
+            by_owner = jnp.moveaxis(here.reshape(-1, part.tp, *here.shape[1:]), 1, 0)
+            with jax.named_scope("context_append"):
+                arrived = exchange(by_owner, "tp")[:: self.copies(part)]
+            heads = jnp.moveaxis(arrived, 0, 1).reshape(len(own), -1, *here.shape[2:])
+            return old.at[own, :, -new:].set(heads)
+
+        return placed(cache[0], k), placed(cache[1], v)
+
+    def output(self, x: jax.Array, answer: jax.Array, total: jax.Array, part: Part) -> jax.Array:
+        """Sink, gates and projection of answers (batch, heads, q, width) with their sums, added up over the chips."""
+        s = self.shape
         answer = with_sink(answer, total, self.sink[...][:, None] if s.sinks else None)
         with jax.named_scope("qkv"):
             if s.gate:
@@ -117,27 +123,21 @@ class GQA(Reference):
         with jax.named_scope("output"):
             y = jnp.einsum("bntd,ndh->bth", answer, self.out[...])
         y = all_reduce(y, part)
-        return (y + self.out_bias[...] if s.bias else y), cache
+        return y + self.out_bias[...] if s.bias else y
 
-    def _by_context(
-        self, q: jax.Array, k: jax.Array, v: jax.Array, cache: Cache, part: Part
-    ) -> tuple[jax.Array, jax.Array, Cache]:
-        """Each chip scans its ranges for all heads, after the new keys and values have gone to their place."""
-        copies, new = self.copies(part), q.shape[2]
-        own = jax.lax.axis_index("tp") + part.tp * jnp.arange(q.shape[0] // part.tp)
-
-        def appended(old: jax.Array, here: jax.Array) -> jax.Array:
-            by_owner = jnp.moveaxis(here.reshape(-1, part.tp, *here.shape[1:]), 1, 0)
-            with jax.named_scope("context_append"):
-                arrived = exchange(by_owner, "tp")[::copies]
-            heads = jnp.moveaxis(arrived, 0, 1).reshape(len(own), -1, *here.shape[2:])
-            return old.at[own, :, -new:].set(heads)
-
-        cache = appended(cache[0], k), appended(cache[1], v)
-        everything = all_queries(q, part)
+    def __call__(self, x: jax.Array, cache: Cache, part: Part = ALONE) -> tuple[jax.Array, Cache]:
+        """One pass: new tokens (batch, q, hidden) behind a cache give (batch, q, hidden) and the longer cache."""
+        s, new = self.shape, x.shape[1]
+        q, k, v = self.projected(x)
+        cache = self.appended(cache, k, v, part)
+        reach, chunk, tile = s.window, s.chunk, self.tile
+        if part.context:  # what a chip keeps is what is seen
+            q, reach, chunk, tile = all_queries(q, part), None, None, new
         with jax.named_scope("scan"):
-            grouped = everything.reshape(q.shape[0], cache[0].shape[1], -1, *q.shape[2:])
-            answer, total = scan(grouped, *cache, cached=cache[0].shape[2] - new, reach=None, chunk=None, tile=new)
-        answer = answer.reshape(*everything.shape[:3], -1)
-        answer, total = own_heads(answer, total.reshape(everything.shape[:3]), part)
-        return answer, total, cache
+            grouped = q.reshape(q.shape[0], cache[0].shape[1], -1, *q.shape[2:])
+            behind = cache[0].shape[2] - new
+            answer, total = scan(grouped, *cache, cached=behind, reach=reach, chunk=chunk, tile=tile)
+            answer, total = answer.reshape(*q.shape[:3], -1), total.reshape(q.shape[:3])
+        if part.context:
+            answer, total = own_heads(answer, total, part)
+        return self.output(x, answer, total, part), cache

@@ -6,11 +6,13 @@ latent first.  Both are the same bilinear form and give the same numbers; the co
 the absorbed form.  Source: arXiv:2405.04434.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from codesign.layers import mla
-from codesign.reference.attention import all_queries, own_heads, rotated, scaled, scan
+from codesign.reference.attention import all_queries, appended, own_heads, rotated, scaled, scan
 from codesign.reference.parts import ALONE, Draw, P, Part, Reference, all_reduce, rms_norm
 
 
@@ -50,58 +52,68 @@ class MLA(Reference):
         """Partition of the cached latents: by heads every chip of an instance keeps all of them."""
         return P("dp", "tp") if part.context else P("dp")
 
-    def __call__(self, x: jax.Array, cache: jax.Array, part: Part = ALONE) -> tuple[jax.Array, jax.Array]:
-        """One pass: new tokens (batch, q, hidden) behind latents (batch, tokens, r + rope)."""
-        s, new = self.shape, x.shape[1]
-        at = jnp.arange(self.cached, self.cached + new, dtype=x.dtype)
+    def projected(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """Of tokens (batch, q, hidden): what queries are made of, their parts without and with rotation, the latent.
+
+        Queries are (batch, heads, q, width); latents (batch, q, r + rope), rotated and normed.
+        """
+        s = self.shape
+        at = jnp.arange(self.cached, self.cached + x.shape[1], dtype=x.dtype)
         with jax.named_scope("qkv"):
             low = rms_norm(x @ self.q_down[...], self.q_scale[...]) if s.q_rank else x
             q = scaled(jnp.einsum("bth,hnd->bntd", low, self.q[...]), s.nope + s.rope)
-            plain, turned = q[..., : s.nope], rotated(q[..., s.nope :], at)
             latent = x @ self.down[...]
-            latent = jnp.concatenate(
-                [rms_norm(latent[..., : s.kv_rank], self.scale[...]), rotated(latent[..., s.kv_rank :], at)], axis=-1
-            )
-        if self.expanded:
-            answer, cache = self._expanded(plain, turned, jnp.concatenate([cache, latent], axis=1))
-        else:
-            with jax.named_scope("qkv"):
-                q = jnp.concatenate([jnp.einsum("bntd,rnd->bntr", plain, self.up_k[...]), turned], axis=-1)
-            if part.context:
-                own = jax.lax.axis_index("tp") + part.tp * jnp.arange(x.shape[0] // part.tp)
-                cache = cache.at[own, -new:].set(latent[own])
-                everything, tile = all_queries(q, part), new
-            else:
-                cache, everything, tile = jnp.concatenate([cache, latent], axis=1), q, self.tile
-            with jax.named_scope("scan"):
-                keys = cache[:, None]
-                answer, total = scan(
-                    everything[:, None], keys, keys[..., : s.kv_rank],
-                    cached=cache.shape[1] - new, reach=None, chunk=None, tile=tile,
-                )  # fmt: skip
-            answer = answer[:, 0]
-            if part.context:
-                answer, _ = own_heads(answer, total[:, 0], part)
-            with jax.named_scope("qkv"):
-                answer = jnp.einsum("bntr,rnv->bntv", answer, self.up_v[...])
-        with jax.named_scope("qkv"):
-            if s.gate:
-                answer = answer * jax.nn.sigmoid(jnp.einsum("bth,hnv->bntv", x, self.gate[...]))
-        with jax.named_scope("output"):
-            y = jnp.einsum("bntv,nvh->bth", answer, self.out[...])
-        return all_reduce(y, part), cache
+            normed = rms_norm(latent[..., : s.kv_rank], self.scale[...])
+            latent = jnp.concatenate([normed, rotated(latent[..., s.kv_rank :], at)], axis=-1)
+            return low, q[..., : s.nope], rotated(q[..., s.nope :], at), latent
 
-    def _expanded(self, plain: jax.Array, turned: jax.Array, cache: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Keys and values of every head, then attention as with as many key heads as query heads."""
+    def absorbing(self, plain: jax.Array, turned: jax.Array) -> jax.Array:
+        """Queries (batch, heads, q, r + rope) that score latents."""
+        with jax.named_scope("qkv"):
+            return jnp.concatenate([jnp.einsum("bntd,rnd->bntr", plain, self.up_k[...]), turned], axis=-1)
+
+    def values(self, answer: jax.Array) -> jax.Array:
+        """Answers (batch, heads, q, value) of sums of latents (batch, heads, q, r)."""
+        with jax.named_scope("qkv"):
+            return jnp.einsum("bntr,rnv->bntv", answer, self.up_v[...])
+
+    def expanding(self, cache: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Keys (batch, heads, tokens, nope + rope) and values of every head."""
         s = self.shape
         latent, shared = cache[..., : s.kv_rank], cache[..., s.kv_rank :]
         with jax.named_scope("qkv"):
             k = jnp.einsum("bkr,rnd->bnkd", latent, self.up_k[...])
             v = jnp.einsum("bkr,rnv->bnkv", latent, self.up_v[...])
-        with jax.named_scope("scan"):
-            k = jnp.concatenate([k, jnp.broadcast_to(shared[:, None], (*k.shape[:3], s.rope))], axis=-1)
-            q = jnp.concatenate([plain, turned], axis=-1)[:, :, None]
-            answer, _ = scan(
-                q, k, v, cached=k.shape[2] - q.shape[3], reach=None, chunk=None, tile=self.tile
-            )  # fmt: skip
-        return answer[:, :, 0], cache
+            return jnp.concatenate([k, jnp.broadcast_to(shared[:, None], (*k.shape[:3], s.rope))], axis=-1), v
+
+    def output(self, x: jax.Array, answer: jax.Array, part: Part) -> jax.Array:
+        """Gate and project answers (batch, heads, q, value), and sum them over the chips."""
+        with jax.named_scope("qkv"):
+            if self.shape.gate:
+                answer = answer * jax.nn.sigmoid(jnp.einsum("bth,hnv->bntv", x, self.gate[...]))
+        with jax.named_scope("output"):
+            y = jnp.einsum("bntv,nvh->bth", answer, self.out[...])
+        return all_reduce(y, part)
+
+    def __call__(self, x: jax.Array, cache: jax.Array, part: Part = ALONE) -> tuple[jax.Array, jax.Array]:
+        """One pass: new tokens (batch, q, hidden) behind latents (batch, tokens, r + rope)."""
+        s, new = self.shape, x.shape[1]
+        _, plain, turned, latent = self.projected(x)
+        cache = appended(cache, latent, part)
+        within: dict[str, Any] = {"cached": cache.shape[1] - new, "reach": None, "chunk": None}
+        if self.expanded:
+            k, v = self.expanding(cache)
+            with jax.named_scope("scan"):
+                q = jnp.concatenate([plain, turned], axis=-1)[:, :, None]
+                answer = scan(q, k, v, tile=self.tile, **within)[0][:, :, 0]
+        else:
+            q = self.absorbing(plain, turned)
+            everything, tile = (all_queries(q, part), new) if part.context else (q, self.tile)
+            with jax.named_scope("scan"):
+                keys = cache[:, None]
+                answer, total = scan(everything[:, None], keys, keys[..., : s.kv_rank], tile=tile, **within)
+            answer = answer[:, 0]
+            if part.context:
+                answer, _ = own_heads(answer, total[:, 0], part)
+            answer = self.values(answer)
+        return self.output(x, answer, part), cache

@@ -166,10 +166,11 @@ def read_hlo(
     return dict(flop), dict(sent), dict(kinds), unnamed
 
 
-def read_traced(jaxpr: Jaxpr, names: frozenset[str], scope: str = "") -> tuple[Counted, Counted]:
-    """Matmul FLOP by operation of a traced program: of plain and of grouped products."""
+def read_traced(jaxpr: Jaxpr, names: frozenset[str], scope: str = "") -> tuple[Counted, Counted, dict[str, set[float]]]:
+    """Matmul FLOP by operation of a traced program: of plain and of grouped products; then each plain one's FLOP."""
     plain: dict[str, float] = defaultdict(float)
     grouped: dict[str, float] = defaultdict(float)
+    sizes: dict[str, set[float]] = defaultdict(set)
 
     def visit(jaxpr: Any, scope: str, times: float) -> None:
         for equation in jaxpr.eqns:
@@ -181,7 +182,9 @@ def read_traced(jaxpr: Jaxpr, names: frozenset[str], scope: str = "") -> tuple[C
                 ((contract, _), _) = equation.params["dimension_numbers"]
                 shape = equation.invars[0].aval.shape
                 inner = prod(shape[i] for i in contract)
-                plain[name] += times * 2.0 * prod(equation.outvars[0].aval.shape) * inner
+                work = times * 2.0 * prod(equation.outvars[0].aval.shape) * inner
+                plain[name] += work
+                sizes[name].add(work)
             elif kind.startswith("ragged_dot"):
                 rows, inner = equation.invars[0].aval.shape
                 grouped[name] += times * 2.0 * rows * inner * equation.outvars[0].aval.shape[-1]
@@ -190,7 +193,7 @@ def read_traced(jaxpr: Jaxpr, names: frozenset[str], scope: str = "") -> tuple[C
                 visit(inner_jaxpr, inside, again)
 
     visit(jaxpr, scope, 1.0)
-    return dict(plain), dict(grouped)
+    return dict(plain), dict(grouped), dict(sizes)
 
 
 def read(program: Any, arguments: tuple[Any, ...], names: frozenset[str]) -> tuple[Reading, Any]:
@@ -198,14 +201,16 @@ def read(program: Any, arguments: tuple[Any, ...], names: frozenset[str]) -> tup
     import jax
 
     traced = jax.jit(program).trace(*arguments)
-    plain, grouped = read_traced(traced.jaxpr.jaxpr, names)
+    plain, grouped, sizes = read_traced(traced.jaxpr.jaxpr, names)
     compiled = traced.lower().compile(QUICK)
     text = compiled.as_text() or ""
     flop, sent, kinds, unnamed = read_hlo(text, names)
-    # XLA drops the names of products whose batch dimensions it rewrites: they belong where some are missing.
+    # XLA drops the names of products whose batch dimensions it rewrites: they belong where some are missing, first of
+    # all where there was a product of that size.
     for work in sorted(unnamed, reverse=True):
         lacking = {name: plain[name] - flop.get(name, 0.0) for name in plain}
-        home = min((n for n, missing in lacking.items() if missing >= work), key=lacking.__getitem__, default=OTHER)
+        able = [name for name, missing in lacking.items() if missing >= work]
+        home = min([name for name in able if work in sizes[name]] or able, key=lacking.__getitem__, default=OTHER)
         flop[home] = flop.get(home, 0.0) + work
     grouped_compiled = {name: flop.pop(name, 0.0) for name in grouped}
     costs: Mapping[str, float] = compiled.cost_analysis() or {}

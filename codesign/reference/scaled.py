@@ -8,12 +8,17 @@ from dataclasses import replace
 from math import log2
 from typing import Any
 
+from codesign.layers.compressed import Compressed
+from codesign.layers.dsa import DSA
 from codesign.layers.gdn import GDN
 from codesign.layers.gqa import GQA
 from codesign.layers.kda import KDA
+from codesign.layers.lightning import Lightning
+from codesign.layers.mamba2 import Mamba2
 from codesign.layers.mla import MLA
 from codesign.layers.mlp import MLP
 from codesign.layers.moe import MoE
+from codesign.layers.msa import MSA
 from codesign.model import Model
 
 #: Experts of a small mixture, and how many of them a token visits.
@@ -21,6 +26,9 @@ EXPERTS, TOP_K = 16, 2
 
 #: Tokens of a small window or chunk.
 WINDOW = 32
+
+#: Tokens or entries that a small indexer chooses, a multiple of 8 chips.
+CHOSEN = 16
 
 
 def power_of_two(value: float, least: int) -> int:
@@ -56,6 +64,26 @@ def small_layer(layer: Any) -> Any | None:
             kv_rank=power_of_two(layer.kv_rank / 8, 16), nope=_width(layer.nope), rope=_width(layer.rope),
             value=_width(layer.value),
         )  # fmt: skip
+    if isinstance(layer, DSA):
+        return replace(
+            layer, heads=16, q_rank=power_of_two(layer.q_rank / 32, 16), kv_rank=power_of_two(layer.kv_rank / 8, 16),
+            nope=_width(layer.nope), rope=_width(layer.rope), value=_width(layer.value), index_heads=8,
+            index_width=_width(layer.index_width), top_k=CHOSEN,
+        )  # fmt: skip
+    if isinstance(layer, MSA):  # two key heads, each with as many query heads as before, and its index heads
+        return replace(
+            layer, heads=2 * max(8, layer.heads // layer.kv_heads), kv_heads=2, key_width=_width(layer.key_width),
+            value_width=_width(layer.value_width), index_heads=1 if layer.index_heads < layer.kv_heads else 2,
+            index_width=_width(layer.index_width), block=4, top_blocks=8,
+        )  # fmt: skip
+    if isinstance(layer, Compressed):  # two splits of four groups: some on every chip, or one on some chips
+        return replace(
+            layer, heads=4 * max(2, layer.heads // layer.out_groups), width=_width(layer.width),
+            q_rank=power_of_two(layer.q_rank / 32, 16), window=WINDOW, out_groups=4,
+            out_rank=power_of_two(layer.out_rank / 32, 16), ratio=min(layer.ratio, 16),
+            index_heads=layer.index_heads and 8, index_width=layer.index_width and _width(layer.index_width),
+            top_k=layer.top_k and CHOSEN // 2,
+        )  # fmt: skip
     if isinstance(layer, KDA):
         value_heads, heads = _heads(layer.value_heads, layer.heads)
         heads, value_heads = (heads * (8 // heads), value_heads * (8 // heads)) if heads < 8 else (heads, value_heads)
@@ -70,6 +98,13 @@ def small_layer(layer: Any) -> Any | None:
         return replace(
             layer, heads=heads, value_heads=value_heads, key_width=_width(layer.key_width),
             value_width=_width(layer.value_width),
+        )  # fmt: skip
+    if isinstance(layer, Lightning):
+        return replace(layer, heads=16, key_width=_width(layer.key_width), value_width=_width(layer.value_width))
+    if isinstance(layer, Mamba2):  # two splits of four groups: some on every chip, or one on some chips
+        return replace(
+            layer, heads=4 * max(2, layer.heads // layer.groups), groups=4, head_width=_width(layer.head_width),
+            state_width=_width(layer.state_width),
         )  # fmt: skip
     if isinstance(layer, MLP):
         return replace(layer, inner=power_of_two(layer.inner / 64, 64))

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from codesign import catalog
-from codesign.layers import moe
 from codesign.model import Model, model_of
-from codesign.reference.cases import Case, cases_of, ends_of
+from codesign.reference.case import Case
+from codesign.reference.cases import cases_of, ends_of
 from codesign.reference.programs import read
 from codesign.reference.scaled import small_model
 
@@ -29,6 +29,7 @@ DEVIATION = 1e-5
 LEFT_OUT = {
     "context_append": "new keys and values go from the chips that project them to the one that keeps them",
     "context_sums": "one logarithm of a softmax sum per head and token goes with each partial result",
+    "norm_sums": "a norm over heads of several chips takes a sum of squares per token from each",
     "dispatch_gates": "the gates of a destination's experts go with each token",
 }
 
@@ -40,6 +41,9 @@ NOTES = (
     "Attention decodes one token behind a cache, so that nothing is masked. A mixture's tokens are all choices of "
     "experts that uniform routing gives the same chance, each once: expectations come about exactly, and every chip is "
     "the mean chip, whose work is the fullest chip's row times its share.",
+    "Chosen tokens, blocks and entries are gathered by position, as many for any data; by context, as many lie on "
+    "each chip, which is the count's share (the fullest chip of real data has more). XLA writes out what it gathers, "
+    "where a kernel reads it where it lies.",
     "Grouped products count their routes, from the program handed to the compiler; XLA's CPU backend multiplies every "
     "route by the experts of the whole chip and masks the rest (its column 'spent').",
     "Elementwise: XLA's operations beside the products over the count's vector operations; bytes: what XLA's "
@@ -101,15 +105,6 @@ def not_executed(model: Model, missing: tuple[str, ...]) -> list[dict[str, str]]
     """What of a model is not executed, and why."""
     kinds = {name: type(layer).__name__ for name, layer in model.blocks}
     found = [{"what": name, "kind": kinds[name], "reason": _NO_REFERENCE} for name in missing]
-    found += [
-        {
-            "what": f"{name}, several instances of TP 2 and more",
-            "kind": "MoE",
-            "reason": "without shared experts an all-gather puts tokens together, where the count has an all-reduce",
-        }
-        for name, layer in model.blocks
-        if isinstance(layer, moe.MoE) and not layer.shared_inner
-    ]
     found.append({"what": "norm, sort, sample, embed", "kind": "elementwise", "reason": "no products and no exchange"})
     if model.drafts is not None:
         reason = "counted as one product with all of the drafter's parameters"
