@@ -18,3 +18,7 @@ class CodesignError(Exception):
         if allowed:
             text += f" (allowed: {allowed})"
         super().__init__(" ".join(text.split()))
+
+
+class UnknownName(CodesignError):
+    """A name that the catalog does not have."""

@@ -59,7 +59,7 @@ class Execution(eqx.Module):
         grouped: what grouped products of experts reach of ``tensor``.
         expert_rows_half: rows per expert at which they reach half of that, by dtype [tokens].
         group_ops: vector operations that each expert on the chip costs, hit or not [op].
-        attention_tensor: achieved share of the tensor rate in the attention scan, on top of nothing else.
+        attention_tensor: achieved share of the tensor rate in scans of a cache and of recurrent states.
         vector: achieved share of the vector rate.
         stream_ops: vector operations that each stream of a scan costs beside its own [op].
         scale_up, scale_out: achieved share of link bandwidth, of long messages.
@@ -100,6 +100,11 @@ class Execution(eqx.Module):
     overlap: Number
     hard: bool = eqx.field(static=True, default=False)
     calibrated: bool = eqx.field(static=True, default=False)
+
+    def values(self) -> dict[str, Number]:
+        """Every constant by its name in `NAMES`; `execution_from` reads them back."""
+        grouped = {f"{g}_{k}": v for g in (*BY_FAMILY, *BY_DTYPE) for k, v in getattr(self, g).items()}
+        return grouped | {name: getattr(self, name) for name in SINGLE}
 
 
 #: Every constant by the name that files and fits give it.
@@ -191,7 +196,7 @@ def _tensor_share(row: Row, execution: Execution, math: Arithmetic) -> Number:
     if row.family == "experts":
         best, half = (
             best * execution.grouped,
-            _by_dtype(row.dtype, *(execution.expert_rows_half[d] for d in TENSOR_DTYPES)),
+            _by_dtype(row.dtype, *(execution.expert_rows_half[d] for d in TENSOR_DTYPES)) * row.narrow,
         )
     if not _absent(row.width):
         half = half + execution.outputs_half / row.width
@@ -238,9 +243,12 @@ def time_of(row: Row, machine: Machine, execution: Execution, math: Arithmetic |
     launched = 0.0 if _absent(row.launches) else row.launches * (machine.launch * execution.launches[row.family])
     latency = launched if _absent(row.latency) else launched + row.latency
     time = smooth_maximum(lanes, execution.overlap_p[row.family], hard=execution.hard) + latency
-    energy = sum(work * joules for work, _, _, joules in table if not _absent(work))
+    paid = table if row.mean_memory is None else table[1:]
+    energy = sum(work * joules for work, _, _, joules in paid if not _absent(work))
     if not _absent(row.share - 1.0 if isinstance(row.share, float) else row.share):
         energy = energy * row.share
+    if row.mean_memory is not None:
+        energy = energy + row.mean_memory * machine.memory_energy
     return Timed(row, lanes, tuple(share for _, _, share, _ in table), latency, time, energy)
 
 

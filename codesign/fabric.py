@@ -172,10 +172,10 @@ def all_to_all(name: str, sent: Number, group: Number, machine: Machine, once: N
 def hand_off(payload: Number, pp: Number, stage_chips: Number, machine: Machine) -> Row:
     r"""All ``pp - 1`` hand-offs of a pass: the activations of one micro-batch to the next stage.
 
-    Stages of :math:`G` chips lie one after the other on domains of :math:`D`; a chip sends to the one ``G`` further
-    on.  The k-th border between domains is crossed by :math:`\mathrm{clip}(P - k D/G, 0, 1)` of a stage's chips, in
-    all :math:`K + \mathrm{clip}(P - (K + 1) D/G, 0, 1)` with :math:`K = \lfloor (P - 1) G/D \rfloor`; where a stage
-    fills a domain, every hand-off crosses.
+    Stages of :math:`G` chips lie one after the other on domains of :math:`D`; every chip sends its copy to the one
+    ``G`` further on.  The k-th border between domains is crossed by :math:`\mathrm{clip}(P - k D/G, 0, 1)` of a
+    stage's chips, in all :math:`K + \mathrm{clip}(P - (K + 1) D/G, 0, 1)` with
+    :math:`K = \lfloor (P - 1) G/D \rfloor`; where a stage fills a domain, every hand-off crosses.
     """
     boundaries = pp - 1.0
     reach = jnp.maximum(machine.scale_up_domain / stage_chips, 1.0)

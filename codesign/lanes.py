@@ -38,9 +38,11 @@ class Row(NamedTuple):
         launches: dependent kernels or grid barriers that start one after the other.
         latency: hops, set-up and other seconds that no rate shortens [s].
         share: work of the mean chip as a share of the fullest chip's; energy is paid by the mean chip.
+        mean_memory: bytes of memory traffic of the mean chip, where that is not ``share`` of ``memory`` [B].
         beside: name of the rows behind which this one may run (empty: nothing hides it).
         streams: independent pieces, each with a start of its own: sequences x heads of keys and values of a scan, the
             experts on the chip of a grouped product.
+        narrow: bytes of a weight over those of the format it is multiplied in; grouped products alone.
         width: columns of the matrix product's result: with the rows they make the tiles that units of the chip take.
     """
 
@@ -56,6 +58,8 @@ class Row(NamedTuple):
     launches: Number = 0.0
     latency: Number = 0.0
     share: Number = 1.0
+    mean_memory: Number | None = None
     beside: str = ""
     streams: Number = 0.0
     width: Number = 0.0
+    narrow: Number = 1.0

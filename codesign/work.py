@@ -1,7 +1,8 @@
 """The table of a pass: which rows each block of a model brings, and those of its ends.
 
 Blocks are a model's distinct layer kinds; a pass runs each as often as the model has it.  Beside the blocks stand the
-head (output projection and sampling, on the last stage), the drafter, and the hand-offs between stages.
+embedding (on the first stage), the head (output projection and sampling, on the last), the drafter, and the hand-offs
+between stages.
 """
 
 from typing import NamedTuple
@@ -12,6 +13,7 @@ import numpy as np
 from codesign.fabric import all_gather, hand_off
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, gemm
+from codesign.layers.moe import MoE
 from codesign.model import Model
 
 
@@ -20,11 +22,13 @@ class Pass(NamedTuple):
 
     Attributes:
         blocks: for each block of the model, its rows in order, per chunk of a prompt.
-        head: rows of embedding, output projection and drafter, once for all chunks, on the last stage.
+        embed: the row of the embedding, once for all chunks, on the first stage.
+        head: rows of output projection, sampling and drafter, once for all chunks, on the last stage.
         hand_off: the row of all hand-offs between stages, per chunk.
     """
 
     blocks: tuple[tuple[Row, ...], ...]
+    embed: Row
     head: tuple[Row, ...]
     hand_off: Row
 
@@ -100,8 +104,6 @@ def pass_rows(model: Model, step: Step, pp: Number) -> Pass:
         step: batch, lengths, degrees, machine and precision.
         pp: pipeline stages.
     """
-    from codesign.layers.moe import MoE
-
     hidden, p = model.hidden, step.precision
     blocks = tuple(
         (
@@ -128,7 +130,8 @@ def pass_rows(model: Model, step: Step, pp: Number) -> Pass:
     gather = all_gather("sample_gather", 8.0 * t * step.tp, step.tp, step.machine)
     return Pass(
         blocks=blocks,
-        head=(embed, head, sample, gather, *drafter_rows(model, step)),
+        embed=embed,
+        head=(head, sample, gather, *drafter_rows(model, step)),
         hand_off=hand_off(
             step.tokens * model.streams * hidden * p.bytes["activation"], pp, step.tp * step.dp, step.machine
         ),

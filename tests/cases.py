@@ -120,7 +120,7 @@ def work(of: Case, where: Mapping, what: Load) -> dict[str, dict[str, float]]:
         for (name, _), block, n in zip(of.model.blocks, found.blocks, of.model.block_counts(), strict=True)
         for row in block
     }
-    rows |= {row.name: (1, row) for row in (*found.head, found.hand_off)}
+    rows |= {row.name: (1, row) for row in (found.embed, *found.head, found.hand_off)}
     return {name: {lane: n * float(getattr(row, lane)) for lane in WORK} for name, (n, row) in rows.items()}
 
 

@@ -32,20 +32,25 @@ def uneven(*depths: int) -> Model:
     return Model("uneven", 4096, 32000, False, blocks, tuple(((0, 1),) * depth for depth in depths), ())
 
 
-def seconds(of: Case, where: Any, what: Any) -> tuple[float, float, float]:
-    """Time of a layer, of the head and of a hand-off, from the rows."""
+def seconds(of: Case, where: Any, what: Any) -> tuple[float, float, float, float]:
+    """Time of a layer, of the embedding, of the head and of a hand-off, from the rows."""
     t = timed(of, where, what)
     layer = sum(float(r.time) for b in t.blocks for r in b)
-    return layer, sum(float(r.time) for r in t.head), float(t.hand_off.time) / max(float(where.pp) - 1, 1)
+    return (
+        layer,
+        float(t.embed.time),
+        sum(float(r.time) for r in t.head),
+        float(t.hand_off.time) / max(float(where.pp) - 1, 1),
+    )
 
 
 @pytest.mark.parametrize("micro", [1, 2, 3, 4, 7])
 def test_pipeline_of_uneven_stages(micro: int) -> None:
-    # Three stages of 6, 3 and 2 layers, the last with the head.
+    # Three stages of 6, 3 and 2 layers, the first with the embedding, the last with the head.
     c = on_round_machine(uneven(6, 3, 2))
     where, what = mapping(c.model, pp=3, micro=micro), load(16.0, 8192.0)
-    layer, head, hop = seconds(c, where, what)
-    stages = [6 * layer, 3 * layer, 2 * layer + head]
+    layer, embed, head, hop = seconds(c, where, what)
+    stages = [embed + 6 * layer, 3 * layer, 2 * layer + head]
     found = decoded(c, where, what)
     assert float(found.pass_s) == pytest.approx(sum(stages) + 2 * hop, rel=1e-12)
     assert float(found.tpot_s) == pytest.approx(max(sum(stages) + 2 * hop, micro * max(stages)), rel=1e-12)
@@ -53,23 +58,23 @@ def test_pipeline_of_uneven_stages(micro: int) -> None:
     if micro == 1:
         assert float(found.tpot_s) == float(found.pass_s)
     if micro == 7:
-        assert float(found.tokens_per_s) == pytest.approx(16.0 / (6 * layer), rel=1e-12)
+        assert float(found.tokens_per_s) == pytest.approx(16.0 / (embed + 6 * layer), rel=1e-12)
     assert float(found.tokens_per_s) == pytest.approx(micro * 16.0 / float(found.tpot_s), rel=1e-12)
 
 
 def test_the_last_stage_sets_the_pace_where_its_head_is_slow() -> None:
     c = on_round_machine(uneven(1, 1))
     where, what = mapping(c.model, pp=2, micro=4), load(512.0, 16.0)
-    layer, head, hop = seconds(c, where, what)
+    layer, embed, head, hop = seconds(c, where, what)
     assert head > 0.3 * layer
     assert float(decoded(c, where, what).tpot_s) == pytest.approx(4 * (layer + head), rel=1e-12)
     # In flight as many as stages: the pass with its idle first stage, or twice the slower one.
-    want = max(2 * layer + head + hop, 2 * (layer + head))
+    want = max(embed + 2 * layer + head + hop, 2 * (layer + head))
     assert float(decoded(c, mapping(c.model, pp=2), what).tpot_s) == pytest.approx(want, rel=1e-12)
 
 
 def test_pipeline_of_kimi_k3() -> None:
-    # Four stages of 24, 24, 24 and 21 layers; the first has the dense one, the last the head.
+    # Four stages of 24, 24, 24 and 21 layers; the first has the embedding and the dense one, the last the head.
     c = case("gb200-nvl72", "kimi-k3")
     where, what = mapping(c.model, pp=4, tp=2, dp=4, ep=8), load(32.0, 32768.0)
     t = timed(c, where, what)
@@ -77,7 +82,7 @@ def test_pipeline_of_kimi_k3() -> None:
         sum(float(r.time) for r in b) - sum(float(h) for h in hs) for b, hs in zip(t.blocks, t.hidden, strict=True)
     )
     head = sum(float(r.time) for r in t.head)
-    stages = [18 * kda + 6 * mla + dense + 23 * moe, *[18 * kda + 6 * mla + 24 * moe] * 2]
+    stages = [float(t.embed.time) + 18 * kda + 6 * mla + dense + 23 * moe, *[18 * kda + 6 * mla + 24 * moe] * 2]
     stages.append(15 * kda + 6 * mla + 21 * moe + head)
     found = decoded(c, where, what)
     assert float(found.pass_s) == pytest.approx(sum(stages) + float(t.hand_off.time), rel=1e-12)
@@ -121,7 +126,7 @@ def joules(of: Case, where: Any, what: Any) -> float:
     """Energy of one pass on one chip of each stage."""
     t = timed(of, where, what)
     found = sum(n * float(r.energy) for n, b in zip(of.model.block_counts(), t.blocks, strict=True) for r in b)
-    return found + sum(float(r.energy) for r in t.head) + float(t.hand_off.energy)
+    return found + sum(float(r.energy) for r in t.ends) + float(t.hand_off.energy)
 
 
 @pytest.mark.parametrize(("pp", "micro"), [(1, 1), (4, 4), (4, 2), (2, 5)])
@@ -221,7 +226,7 @@ def test_mixtral_reads_the_experts_that_are_hit() -> None:
         assert read < moved < 1.01 * read
         t = timed(c, where, what)
         lanes = sum(n * float(r.lanes[0]) for n, b in zip(c.model.block_counts(), t.blocks, strict=True) for r in b)
-        assert lanes + sum(float(r.lanes[0]) for r in t.head) == pytest.approx(moved, rel=1e-12)
+        assert lanes + sum(float(r.lanes[0]) for r in t.ends) == pytest.approx(moved, rel=1e-12)
 
 
 # --- drafts

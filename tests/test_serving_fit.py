@@ -242,18 +242,30 @@ def _source(path: Path) -> str:
     return found[1]
 
 
-def test_evaluation_serves_with_the_same_constants() -> None:
-    """`codesign evaluate --phase serve` and `codesign validate` agree to the digits that files keep."""
+@pytest.mark.parametrize(
+    ("model", "precision", "tp", "isl", "weights"),
+    [
+        ("gpt-oss-120b", "fp4", 8, 1024, "head=bf16"),
+        ("llama3.1-70b", "fp8", 1, 8192, "dense=fp8_block,attention=fp8_block,activation=fp8,head=bf16"),
+    ],
+)
+def test_evaluation_serves_with_the_same_constants(model: str, precision: str, tp: int, isl: int, weights: str) -> None:
+    """`codesign evaluate --phase serve` and `codesign validate` agree to the digits that files keep.
+
+    In time and in energy: the second point's board would draw more than its limit.
+    """
     row = {
-        "hardware": "b200", "framework": "vllm", "model": "gpt-oss-120b", "precision": "fp4", "tp": "8", "ep": "1",
-        "dp_attention": "0", "isl": "1024", "osl": "1024", "concurrency": "64",
+        "hardware": "b200", "framework": "vllm", "model": model, "precision": precision, "tp": str(tp), "ep": "1",
+        "dp_attention": "0", "isl": str(isl), "osl": "1024", "concurrency": "64",
     }  # fmt: skip
     told = next(iter(csv.DictReader(io.StringIO(serving.validate([row], folder=store.bundled())[1]))))
     one = codesign.evaluate(
-        "b200", "gpt-oss-120b", "serve", isl=921.6, osl=921.6, concurrency=64, framework="vllm", tp=8, dp=1, ep=1,
-        chunk=8192, kv_dtype="fp8", weights="head=bf16",
+        "b200", model, "serve", isl=0.9 * isl, osl=921.6, concurrency=64, framework="vllm", tp=tp, dp=1, ep=1,
+        chunk=8192, kv_dtype="fp8", weights=weights,
     )  # fmt: skip
     assert one.metrics["tpot_s"] == pytest.approx(float(told["predicted_tpot_s"]), rel=0.01)
+    joules = one.metrics["board_power_w"] / one.metrics["tokens_per_s_per_chip"]
+    assert joules == pytest.approx(float(told["predicted_board_j_per_output_token"]), rel=0.01)
     assert one.document["execution"]["constants"] == "fitted: b200"
 
 

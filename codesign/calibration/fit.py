@@ -11,9 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import lineax
 import numpy as np
-import optimistix
 
 from codesign.calibration.constants import Terms, published, terms_of
 from codesign.calibration.model import Program, log_seconds
@@ -98,6 +96,9 @@ def fit(samples: Sequence[Sample], *, without: str | None = None, steps: int = 1
     def residuals(theta: Any, data: Any) -> Any:
         told = [_robust((log_seconds(theta, lines) - measured) / SIGMA) for lines, measured in data]
         return jnp.concatenate([*told, (theta - mean) / spread])
+
+    import lineax
+    import optimistix
 
     linear = lineax.Normal(lineax.Cholesky())
     solver = optimistix.LevenbergMarquardt(rtol=1e-3, atol=1e-3, linear_solver=linear)

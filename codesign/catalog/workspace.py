@@ -10,13 +10,13 @@ import os
 import shutil
 import tempfile
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from codesign.catalog.names import KINDS, SECTIONS, Kind, allowed_names, kinds_of, normalise
-from codesign.errors import CodesignError
+from codesign.errors import CodesignError, UnknownName
 
 #: A larger file is not a catalog file.
 MAX_BYTES = 2_000_000
@@ -28,7 +28,7 @@ class Origin:
 
     Attributes:
         path: absolute.
-        label: as errors name it: relative to its catalog, ``bundled:`` in front where it is the program's own.
+        label: as errors name it: within the workspace that was named, ``bundled:`` in front where it is the program's.
         source: ``workspace`` | ``bundled`` | ``path``.
     """
 
@@ -66,9 +66,11 @@ class Workspace:
 
     Attributes:
         roots: pairs of ``workspace`` or ``bundled`` and a folder.
+        shown: the user's folder as it was named, for errors; empty where nobody named it.
     """
 
     roots: tuple[tuple[str, Path], ...]
+    shown: str = ""
 
     @classmethod
     def open(cls, directory: "str | Path | Workspace | None" = None) -> "Workspace":
@@ -100,7 +102,8 @@ class Workspace:
             raise CodesignError(f"cannot be opened: {_reason(error)}", key="--workspace", allowed=_LAYOUT) from error
         if own is None:
             return cls((("bundled", bundled),))
-        return cls((("workspace", own),) if own == bundled else (("workspace", own), ("bundled", bundled)))
+        roots = (("workspace", own),) if own == bundled else (("workspace", own), ("bundled", bundled))
+        return cls(roots, str(directory) if directory is not None else "")
 
     def files(self, kind: Kind) -> list[Origin]:
         """The TOML files of a kind, own ones before bundled ones, each folder sorted."""
@@ -112,13 +115,20 @@ class Workspace:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                raise CodesignError(f"cannot be listed: {_reason(error)}", file=kind.folder) from error
-            prefix = "bundled:" if source == "bundled" else ""
-            found += [Origin(p, f"{prefix}{kind.folder}/{p.name}", source) for p in paths]
+                file = str(folder) if source == "bundled" else str(Path(self.shown, kind.folder))
+                raise CodesignError(f"cannot be listed: {_reason(error)}", file=file) from error
+            if source == "bundled":
+                found += [Origin(p, f"bundled:{kind.folder}/{p.name}", source) for p in paths]
+            else:
+                found += [Origin(p, str(Path(self.shown, kind.folder, p.name)), source) for p in paths]
         return found
 
-    def entries(self, kind: Kind) -> list[Entry]:
+    def entries(self, kind: Kind, *, strict: bool = True) -> list[Entry]:
         """Every file of a kind that is not hidden by an own file of the same name.
+
+        Args:
+            kind: which.
+            strict: refuse two files that claim one name; else the second is listed with that as its ``problem``.
 
         Raises:
             CodesignError: two files of one catalog claim the same name or alias.
@@ -133,10 +143,13 @@ class Workspace:
             for key in entry.keys:
                 other = claimed.setdefault((origin.source, key), entry)
                 if other is not entry:
-                    raise CodesignError(
+                    twice = CodesignError(
                         f"{key!r} already names {other.origin.label}", file=origin.label, key="aliases",
                         allowed="each name and alias once",
                     )  # fmt: skip
+                    if strict:
+                        raise twice
+                    entry = replace(entry, problem=entry.problem or str(twice))
             if origin.source == "workspace":
                 own.update(entry.keys)
             shown.append(entry)
@@ -153,7 +166,7 @@ class Workspace:
         for entry in entries:
             if wanted in entry.keys:
                 return entry
-        raise CodesignError(f"unknown {kind.name} {str(name)[:80]!r}", allowed=names_like(str(name), entries))
+        raise UnknownName(f"unknown {kind.name} {str(name)[:80]!r}", allowed=names_like(str(name), entries))
 
 
 _LAYOUT = "a folder with arch/, workloads/ or optimize/; codesign init DIR makes one"
@@ -242,12 +255,15 @@ def parse_toml(data: bytes, label: str) -> dict[str, Any]:
     return raw
 
 
-def list_catalog(section: str | None = None, workspace: Workspace | str | Path | None = None) -> list[Entry]:
+def list_catalog(
+    section: str | None = None, workspace: Workspace | str | Path | None = None, *, strict: bool = True
+) -> list[Entry]:
     """Every file of a section, own ones before bundled ones within each kind.
 
     Args:
         section: ``arch`` | ``workloads`` | ``optimize``, a kind such as ``system`` or ``systems``, or None for all.
         workspace: as in `Workspace.open`.
+        strict: as in `Workspace.entries`.
 
     Raises:
         CodesignError: unknown section, or two files with one name.
@@ -256,7 +272,7 @@ def list_catalog(section: str | None = None, workspace: Workspace | str | Path |
     if not kinds:
         raise CodesignError(f"unknown section {str(section)[:80]!r}", allowed=", ".join((*SECTIONS, *KINDS)))
     opened = Workspace.open(workspace)
-    return [entry for kind in kinds for entry in opened.entries(kind)]
+    return [entry for kind in kinds for entry in opened.entries(kind, strict=strict)]
 
 
 def find_entry(name: str, workspace: Workspace | str | Path | None = None, section: str | None = None) -> Entry:

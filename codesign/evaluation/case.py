@@ -8,8 +8,9 @@ from typing import Any
 
 from codesign import catalog
 from codesign.catalog.build import machine_of
-from codesign.errors import CodesignError
+from codesign.errors import CodesignError, UnknownName
 from codesign.execution import UNITS, Execution, execution_from, ideal
+from codesign.lanes import FAMILIES
 from codesign.machine import Machine
 from codesign.mapping import Mapping, enumerate_mappings
 from codesign.model import Model, model_of
@@ -19,6 +20,9 @@ from codesign.precision import ARITHMETIC, BYTES, WEIGHT_CLASSES, Precision, wit
 
 #: Vendors whose parts are GPUs, as the measured ones are.
 GPU_VENDORS = ("nvidia", "amd")
+
+#: Constants that say how much of a part's own latencies is paid; 1 for parts that are no GPU.
+OWN_LATENCIES = (*(f"launches_{f}" for f in FAMILIES), "all_reduce", "all_to_all", "stream_ops", "group_ops")
 
 #: Classes that ``--weights DTYPE`` leaves as the model file has them.
 KEPT_CLASSES = ("routed", "router", "embedding", "drafter")
@@ -101,8 +105,8 @@ class Case:
         if request.phase != "serve" or self.serving is None:
             return here, Framework()
         overheads, factor = framework_of(self.serving(), request.framework, self.vendor)
-        if self.execution.hard:
-            return here, overheads
+        if self.execution.hard:  # the work's energy alone
+            return here, replace(overheads, awake=0.0, effort=1.0)
         launches = {k: v * (1.0 if k == "experts" else factor) for k, v in self.execution.launches.items()}
         return replace(here, execution=replace(self.execution, launches=launches)), overheads
 
@@ -126,9 +130,8 @@ def _first(names: Sequence[str], workspace: str | Path | None, overrides: Any = 
     for name in names[:-1]:
         try:
             return catalog.load_measurement(name, workspace, overrides=overrides)
-        except CodesignError as problem:
-            if not problem.problem.startswith("unknown"):
-                raise
+        except UnknownName:
+            continue
     return catalog.load_measurement(names[-1], workspace, overrides=overrides)
 
 
@@ -138,8 +141,8 @@ def with_own_latencies(execution: Execution) -> Execution:
     Launches, set-ups and what a kernel spends per stream or expert were fitted to GPUs, over launches of GPUs; a part
     whose file states the whole latency of a dependent operation would pay twice.
     """
-    one = dict.fromkeys(execution.launches, 1.0)
-    return replace(execution, launches=one, all_reduce=1.0, all_to_all=1.0, stream_ops=1.0, group_ops=1.0)
+    own = execution.values() | dict.fromkeys(OWN_LATENCIES, 1.0)
+    return execution_from(lambda name: own[name], calibrated=execution.calibrated)
 
 
 def constants_of(system: Any, workspace: str | Path | None = None, overrides: Any = ()) -> tuple[Execution, str]:
@@ -163,6 +166,16 @@ def constants_of(system: Any, workspace: str | Path | None = None, overrides: An
     if vendor not in GPU_VENDORS:
         return with_own_latencies(execution), f"{words}, own latencies"
     return execution, words
+
+
+def bases(workspace: str | Path | None = None) -> dict[str, Execution]:
+    """Constants on which parts that were measured and parts that were not stand alike.
+
+    ``own latencies``: shares of all chips measured in a server, and every part's launches and set-ups as its own file
+    has them.  ``speed of light``: every rate achieved.
+    """
+    shared = execution_of(catalog.load_measurement("served", workspace))
+    return {"own latencies": with_own_latencies(shared), "speed of light": ideal()}
 
 
 def framework_of(measurement: Any, name: str | None, vendor: str) -> tuple[Framework, float]:

@@ -28,7 +28,7 @@ LANE_WORDS = {
     "vector": "vector rate",
     "scale_up": "scale-up bandwidth",
     "scale_out": "scale-out bandwidth",
-    "latency": "latency (launches, hops, set-up)",
+    "latency": "launches, hops and set-up",
 }
 
 
@@ -37,7 +37,8 @@ def _numbers(t: Timed, hidden: Any) -> dict[str, Any]:
     return {
         "work": (r.memory, r.tensor, r.vector, r.scale_up, r.scale_out),
         "lanes": t.lanes, "efficiency": t.efficiency, "latency": t.latency, "time": t.time, "hidden": hidden,
-        "energy": t.energy, "dtype": r.dtype,
+        "energy": t.energy, "dtype": r.dtype, "share": r.share,
+        "mean_memory": r.memory * r.share if r.mean_memory is None else r.mean_memory,
     }  # fmt: skip
 
 
@@ -57,8 +58,8 @@ def _timed(
     """
     step = phase.step(machine, precision, mapping, uniform(load) if even else load)
     timed = timed_pass(model, machine, execution, mapping, step)
-    *names, head, (hand_off,) = [
-        [(t.row.name, t.row.family) for t in section] for section in (*timed.blocks, timed.head, (timed.hand_off,))
+    *names, ends, (hand_off,) = [
+        [(t.row.name, t.row.family) for t in section] for section in (*timed.blocks, timed.ends, (timed.hand_off,))
     ]
     blocks = [
         [_numbers(t, h) for t, h in zip(b, hs, strict=True)] for b, hs in zip(timed.blocks, timed.hidden, strict=True)
@@ -79,8 +80,8 @@ def _timed(
             "messages_per_token_once": once,
             "messages_per_token_by_route": by_route,
         }
-    ends = [_numbers(t, 0.0) for t in timed.head], _numbers(timed.hand_off, 0.0)
-    return (blocks, *ends, routing, step.chunks), (names, head, hand_off)
+    found = [_numbers(t, 0.0) for t in timed.ends], _numbers(timed.hand_off, 0.0)
+    return (blocks, *found, routing, step.chunks), (names, ends, hand_off)
 
 
 def _arguments(case: Case, mapping: Mapping, load: Load) -> tuple[Any, ...]:
@@ -103,8 +104,9 @@ def pass_table(case: Case, mapping: Mapping, load: Load) -> tuple[list[dict[str,
     """Every operation of a pass on the fullest chip, summed over layers and chunks, as ``evaluate --json`` lists it.
 
     ``time_s = pnorm(lane_time_s) + latency_s`` with the exponent of the row's ``family``, and
-    ``sum time_s - sum hidden_s = pass_s``; each lane time is ``work / (rate x efficiency)`` with the rates of
-    ``machine.rates`` and the efficiency given beside it.
+    ``sum time_s - sum hidden_s = pass_s``.  Each lane time is ``work / (rate x efficiency)`` with the rates of
+    ``machine.rates`` and the efficiency given beside it.  Work is that of the fullest chip; ``energy_j`` is paid by the
+    mean one, for ``mean_memory_bytes`` and ``mean_share`` of the rest.
     Operations that cost nothing on this mapping (a collective over one chip) are left out.
 
     Args:
@@ -115,8 +117,8 @@ def pass_table(case: Case, mapping: Mapping, load: Load) -> tuple[list[dict[str,
         the rows, and the expected distinct experts and routes of the expert bank (empty where there is none).
     """
     numbers, names = run(*_arguments(case, mapping, load))
-    blocks, head, hand_off, routing, chunks = numbers
-    block_rows, head_rows, hand_off_row = names
+    blocks, ends, hand_off, routing, chunks = numbers
+    block_rows, end_rows, hand_off_row = names
     again = float(np.asarray(chunks))
     found = [
         (f"{name}.{row}", family, count, again, "every stage", numbers)
@@ -125,7 +127,8 @@ def pass_table(case: Case, mapping: Mapping, load: Load) -> tuple[list[dict[str,
         )
         for (row, family), numbers in zip(rows, block, strict=True)
     ]
-    found += [(*row, 1, 1.0, "last stage", numbers) for row, numbers in zip(head_rows, head, strict=True)]
+    stages = ("first stage", *("last stage" for _ in ends[1:]))
+    found += [(*row, 1, 1.0, s, numbers) for row, s, numbers in zip(end_rows, stages, ends, strict=True)]
     found.append((*hand_off_row, 1, again, "between stages", hand_off))
     values = jax.tree.map(lambda x: float(np.asarray(x)), [numbers for *_, numbers in found])
 
@@ -147,6 +150,7 @@ def pass_table(case: Case, mapping: Mapping, load: Load) -> tuple[list[dict[str,
                 "hidden_s": n * v["hidden"], "latency_s": n * v["latency"],
                 "memory_bytes": memory, "tensor_flop": tensor, "vector_op": vector,
                 "scale_up_bytes": up, "scale_out_bytes": out, "energy_j": n * v["energy"],
+                "mean_share": v["share"], "mean_memory_bytes": n * v["mean_memory"],
             }
         )  # fmt: skip
     return rows, {k: float(np.asarray(v)) for k, v in routing.items()}

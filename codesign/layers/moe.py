@@ -136,8 +136,10 @@ class MoE:
         most = fullest(bank, self.experts, self.top_k, step.ep, step.skew, step.routing)
         routes, distinct = most.routes, most.distinct
         share = bank * self.top_k / step.ep / routes
+        few = most.layer / step.ep
         inner = self.inner / step.moe_tp
         held = self.expert_parameters(hidden) / step.moe_tp
+        handled = (2.0 * width + 2.0 * inner) * p.bytes["expert_activation"]
         moved = spread * here * self.destinations(step) * width
         if step.routing is not None:
             share, moved = share * most.kept, moved * most.kept
@@ -150,20 +152,20 @@ class MoE:
                 "sort",
                 "elementwise",
                 memory=16.0 * here * self.top_k + 4.0 * routes * width * act,
+                mean_memory=16.0 * here * self.top_k + 4.0 * routes * share * width * act,
                 vector=here * self.experts * (machine.exponential_ops + 4.0) + 16.0 * here * self.top_k,
                 launches=2.0,
-                share=share,
             ),
         ]
         if self.width:
             rows.append(gemm("latent_down", hidden * width, here, hidden, width, "latent", step))
         rows += [
-            all_to_all("dispatch", moved * p.bytes["dispatch"], group, machine, once),
+            all_to_all("dispatch", moved * p.bytes["dispatch"] / share, group, machine, once)._replace(share=share),
             Row(
                 "experts",
                 "experts",
-                memory=distinct * held * p.bytes["routed"]
-                + routes * (2.0 * width + 2.0 * inner) * p.bytes["expert_activation"],
+                memory=distinct * held * p.bytes["routed"] + routes * handled,
+                mean_memory=few * held * p.bytes["routed"] + routes * share * handled,
                 tensor=2.0 * routes * held,
                 dtype=p.math["routed"],
                 rows=routes / distinct,
@@ -171,6 +173,7 @@ class MoE:
                 launches=2.0,
                 streams=self.experts / step.ep,
                 share=share,
+                narrow=p.bytes["routed"] / 2.0 ** (1.0 - p.math["routed"]),
             ),
             all_to_all("combine", moved * p.bytes["combine"] / share, group, machine, once)._replace(share=share),
         ]

@@ -1,8 +1,8 @@
 """Decode of one batch on one mapping: time, pipeline, power, memory and the metrics of `codesign evaluate`.
 
 TPOT is ``max(sum_s (t_s + h), m max_s t_s) / accepted`` (physics: pipeline); a chip that would draw more than its limit
-slows down until it does not (physics: power).  All metrics derive from the rows of `codesign.work`, timed once by
-`codesign.execution.time_of`.
+slows down until it does not (physics: power): it is the mean chip that is asked, a full stage's draws more.
+All metrics derive from the rows of `codesign.work`, timed once by `codesign.execution.time_of`.
 """
 
 import jax.numpy as jnp

@@ -174,8 +174,8 @@ def decode_pair(
     timed_a = timed_pass(first, attention.machine, attention.execution, a, here)
     timed_e = timed_pass(second, experts.machine, experts.execution, e, there)
     (seconds_a, joules_a), (seconds_e, joules_e) = _busy(first, timed_a), _busy(second, timed_e)
-    seconds_a = seconds_a + timed_a.head_s
-    joules_a = joules_a + sum(r.energy for r in timed_a.head)
+    seconds_a = seconds_a + sum(r.time for r in timed_a.ends)
+    joules_a = joules_a + sum(r.energy for r in timed_a.ends)
 
     # The link: once out and once back for every feed-forward block; each chip of a pool carries an equal share.
     crossings = sum(second.block_counts())

@@ -9,9 +9,14 @@ sequence's attention stays its own.  A step that carries a chunk takes x longer,
 the mean :math:`(1-f) t + f (t + x)` with the share :math:`f = (C-1) n/osl` of steps that carry one while
 :math:`f \le 1` and :math:`P = 1`; the chunks of a burst delay every micro-batch of a pipeline of P stages by
 :math:`(n+P-1) x`.  Distinct experts are concave in tokens: the pass of the mean is not the mean of the passes.  The
-framework adds host time per step and per sequence; a busy board draws a share of its limit beside the work's energy,
-which a server multiplies.  TTFT is n mixed steps and half a step of waiting.
-Source: shared measurements of closed-loop serving.  Left out: queues before admission, the working set of a chunk.
+framework adds host time per step and per sequence.  A busy board draws a share of its limit at least, and a server
+multiplies the work's energy: both are in the watts, up to the limit, and not in the time, whose constants were fitted
+to steps as boards at their limit took them.  TTFT is n mixed steps and half a step of waiting.
+
+Instances that share an expert bank step together and take their prompts in the same steps, one each: of all their
+requests but one, an instance's share brings bursts.
+Source: shared measurements of closed-loop serving.  Left out: queues before admission, the working set of a chunk,
+instances that take prompts in different steps (more bursts, each shorter).
 """
 
 from typing import NamedTuple
@@ -42,13 +47,14 @@ class Parts(NamedTuple):
 
     Attributes:
         attention, joint: exposed seconds of one run of each block.
-        head, handed: seconds of the head and of all hand-offs.
+        embed, head, handed: seconds of the embedding, of the head and of all hand-offs.
         attention_joules, joint_joules: of all rows, on the mean chips of the stages.
         sent: bytes that a chip sends. peak: largest bytes per second over its rows.
     """
 
     attention: tuple[Number, ...]
     joint: tuple[Number, ...]
+    embed: Number
     head: Number
     handed: Number
     attention_joules: Number
@@ -62,7 +68,7 @@ def parts_of(model: Model, timed: TimedPass) -> Parts:
     counts = model.block_counts()
     attention, joint = [], []
     own: Number = 0.0
-    others: Number = sum(r.energy for r in timed.head) + timed.hand_off.energy
+    others: Number = sum(r.energy for r in timed.ends) + timed.hand_off.energy
     sent: Number = 0.0
     peak: Number = 0.0
     for n, rows, hidden in zip(counts, timed.blocks, timed.hidden, strict=True):
@@ -76,8 +82,8 @@ def parts_of(model: Model, timed: TimedPass) -> Parts:
                 amount = r.row.scale_up + r.row.scale_out
                 sent = sent + n * amount
                 peak = jnp.maximum(peak, amount / jnp.where(r.time > 0, r.time, 1.0))
-    head, handed = timed.head_s, timed.hand_off.time
-    return Parts(tuple(attention), tuple(joint), head, handed, own, others, sent, peak)
+    ends = timed.embed.time, timed.head_s, timed.hand_off.time
+    return Parts(tuple(attention), tuple(joint), *ends, own, others, sent, peak)
 
 
 def decode_step(machine: Machine, precision: Precision, mapping: Mapping, load: Load) -> Step:
@@ -127,23 +133,24 @@ def serve(
     p = mixed(model, machine, execution, mapping, step, load, n)
     alone = [a[0] + j[0] for a, j in zip(p.attention, p.joint, strict=True)]
     together = [a[0] + a[2] + j[1] for a, j in zip(p.attention, p.joint, strict=True)]
-    stage = fullest(mapping, alone, 0.0, p.head[0])
-    longer = jnp.maximum(fullest(mapping, together, 0.0, p.head[1]) - stage, 0.0)
-    busy = sum(k * x for k, x in zip(counts, alone, strict=True)) + p.head[0]
-    burdened = sum(k * x for k, x in zip(counts, together, strict=True)) + p.head[1] + p.handed[1]
+    stage = fullest(mapping, alone, p.embed[0], p.head[0])
+    longer = jnp.maximum(fullest(mapping, together, p.embed[1], p.head[1]) - stage, 0.0)
+    busy = sum(k * x for k, x in zip(counts, alone, strict=True)) + p.embed[0] + p.head[0]
+    burdened = sum(k * x for k, x in zip(counts, together, strict=True)) + p.embed[1] + p.head[1] + p.handed[1]
     host = load.framework.step_overhead + load.framework.sequence_overhead * step.batch
 
     in_flight = load.batch * m
-    prompts = jnp.maximum(in_flight - 1.0, 0.0) / load.output  # of other requests, per step
+    prompts = jnp.maximum(in_flight - 1.0 / mapping.dp, 0.0) / load.output  # of other requests, per step
     accepted = accepted_tokens(model, load.drafts)
     pace = jnp.maximum(busy + p.handed[0], m * stage) + host * m
     burst = prompts * accepted * (n + mapping.pp - 1.0) * longer  # per pass: a pass answers several tokens
     decoding = p.attention_joules[0] + p.joint_joules[0]
     chunk = p.attention_joules[2] + p.joint_joules[1] - p.joint_joules[0]
     joules = (m * decoding + in_flight / load.output * accepted * n * chunk) / mapping.pp
+    power = powered(machine, pace + burst, joules)
     awake = jnp.maximum(machine.static_power, load.framework.awake * machine.power_limit)
-    busy_board = eqx.tree_at(lambda m: m.static_power, machine, awake)
-    power = powered(busy_board, pace + burst, joules * load.framework.effort)
+    dynamic = load.framework.effort * (power.board - machine.static_power)
+    board = jnp.minimum(awake + dynamic, machine.power_limit)
     tpot = power.seconds / accepted
     ttft = (n * (burdened + host) + pace / 2.0) * power.slowdown
     answers = in_flight * mapping.dp / (ttft + jnp.maximum(load.output - 1.0, 0.0) * tpot)
@@ -162,6 +169,6 @@ def serve(
         network_mean=p.sent[0] / (busy + p.handed[0]),
         prefill_share=burst / (pace + burst),
         bubble_share=1.0 - m * busy / (mapping.pp * pace),
-        memory=residency(model, step, mapping),
-        **rates(machine, mapping, answers * load.output, power.board),
+        memory=residency(model, eqx.tree_at(lambda s: s.batch, step, load.batch), mapping),
+        **rates(machine, mapping, answers * load.output, board),
     )

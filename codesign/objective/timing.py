@@ -24,12 +24,14 @@ class TimedPass(NamedTuple):
 
     Attributes:
         blocks, hidden: per block of the model, one chunk of a prompt.
-        head: once per pass.
+        embed: once per pass, on the first stage.
+        head: once per pass, on the last stage.
         hand_off: all hand-offs of one chunk.
     """
 
     blocks: tuple[tuple[Timed, ...], ...]
     hidden: tuple[tuple[Number, ...], ...]
+    embed: Timed
     head: tuple[Timed, ...]
     hand_off: Timed
 
@@ -42,6 +44,11 @@ class TimedPass(NamedTuple):
     def head_s(self) -> Number:
         """Seconds of the head."""
         return sum(r.time for r in self.head)
+
+    @property
+    def ends(self) -> tuple[Timed, ...]:
+        """Rows of both ends."""
+        return (self.embed, *self.head)
 
 
 class Stack(NamedTuple):
@@ -114,14 +121,15 @@ def timed_pass(model: Model, machine: Machine, execution: Execution, mapping: Ma
     """Count the rows of a pass and time each, once."""
     machine = software_setup(machine, execution)
     rows = pass_rows(model, eqx.tree_at(lambda s: s.machine, step, machine), mapping.pp)
-    sections = (*rows.blocks, rows.head, (rows.hand_off,))
+    sections = (*rows.blocks, (rows.embed,), rows.head, (rows.hand_off,))
     times = iter(time_rows([row for section in sections for row in section], machine, execution))
-    *blocks, head, hand_off = (tuple(next(times) for _ in section) for section in sections)
+    *blocks, (embed,), head, (hand_off,) = (tuple(next(times) for _ in section) for section in sections)
     return TimedPass(
         blocks=tuple(blocks),
         hidden=tuple(_hidden(block, execution) for block in blocks),
+        embed=embed,
         head=head,
-        hand_off=hand_off[0],
+        hand_off=hand_off,
     )
 
 
@@ -132,16 +140,16 @@ def stacked(model: Model, mapping: Mapping, timed: TimedPass, heads: Number = 1.
         model: how often each block runs.
         mapping: stages.
         timed: the rows.
-        heads: share of the head that falls to this chunk.
+        heads: share of the ends that falls to this chunk.
     """
     counts = model.block_counts()
     per_block, whole = timed.per_block, isinstance(heads, float) and heads == 1.0
-    head = timed.head_s if whole else timed.head_s * heads
+    first, last = (x if whole else x * heads for x in (timed.embed.time, timed.head_s))
     # Energy of the rows of all stages for one micro-batch, on the mean chip of each stage.
     joules = sum(n * sum(r.energy for r in block) for n, block in zip(counts, timed.blocks, strict=True))
-    ends = sum(r.energy for r in timed.head)
+    ends = sum(r.energy for r in timed.ends)
     rows = [(n, r) for n, block in zip(counts, timed.blocks, strict=True) for r in block]
-    rows += [(1, r) for r in timed.head] + [(1, timed.hand_off)]
+    rows += [(1, r) for r in timed.ends] + [(1, timed.hand_off)]
     peak: Number = 0.0
     sent: Number = 0.0
     for n, r in rows:
@@ -150,9 +158,9 @@ def stacked(model: Model, mapping: Mapping, timed: TimedPass, heads: Number = 1.
             peak = jnp.maximum(peak, amount / jnp.where(r.time > 0, r.time, 1.0))
             sent = sent + n * amount
     return Stack(
-        busy=sum(n * x for n, x in zip(counts, per_block, strict=True)) + head,
+        busy=sum(n * x for n, x in zip(counts, per_block, strict=True)) + first + last,
         handed=timed.hand_off.time,
-        stage=fullest(mapping, per_block, 0.0, head),
+        stage=fullest(mapping, per_block, first, last),
         joules=joules + (ends if whole else ends * heads) + timed.hand_off.energy,
         sent=sent,
         peak=peak,

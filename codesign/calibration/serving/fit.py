@@ -11,7 +11,6 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from codesign.calibration.serving.points import Points
 from codesign.calibration.serving.program import Program, lines_of
@@ -24,8 +23,10 @@ DELTA = 1.5
 #: Scatter that the fit expects, in log time: the same configuration on another framework differs by 12 % in the median.
 SIGMA = 0.1
 
-#: The solver stops where a step gains less than this share of the cost.
+#: A step that gains less than this share of the cost is tried again with these dampings before the solver stops: at a
+#: kink (a lane that begins to bind) the undamped step leads nowhere and a short one goes on.
 ENOUGH = 1e-5
+AGAIN = (0.1, 1.0, 10.0)
 
 
 class Power(NamedTuple):
@@ -74,7 +75,7 @@ def fit(
     *,
     keep: Callable[[Points], np.ndarray] | None = None,
     start: Served | None = None,
-    steps: int = 40,
+    steps: int = 60,
 ) -> Served:
     """Fit all shifts and overheads.
 
@@ -120,7 +121,7 @@ def fit(
         return information, gradient
 
     z = residuals(theta)
-    least, damping = cost(theta, z), 1e-2
+    least, damping, idle = cost(theta, z), 1.0, 0
     for _ in range(steps):
         information, gradient = curvature(theta, z)
         gained = 0.0
@@ -132,8 +133,10 @@ def fit(
                 gained, theta, z, least, damping = least - value, tried, found, value, max(damping / 6.0, 1e-8)
                 break
             damping *= 4.0
-        if gained <= ENOUGH * least:
+        idle = idle + 1 if gained <= ENOUGH * least else 0
+        if idle > len(AGAIN):
             break
+        damping = AGAIN[idle - 1] if idle else damping
     return Served(shifts, theta, np.linalg.inv(curvature(theta, z)[0]))
 
 
@@ -162,6 +165,8 @@ def fit_power(programs: Sequence[Program], found: Served) -> Power:
     def errors(x: np.ndarray) -> np.ndarray:
         watts = Power(*x).board(*columns[:3])
         return np.log(watts / columns[3] / columns[4])
+
+    from scipy.optimize import least_squares
 
     best = least_squares(errors, [0.2, 1.5], bounds=([0.0, 1.0], [0.9, 5.0]), loss="soft_l1", f_scale=0.15)
     return Power(*(float(x) for x in best.x))

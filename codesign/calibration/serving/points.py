@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from codesign.catalog.names import printable
 from codesign.errors import CodesignError
 from codesign.evaluation.case import Case, load_case, with_dtypes
 from codesign.mapping import legal, stack
@@ -126,37 +127,57 @@ class Points:
         return replace(self, **cut)
 
 
-def _number(row: Mapping[str, Any], name: str, *, empty: bool = False) -> float:
+#: Least and most that a cell may say: far beyond any server, so that what is beyond is a slip of the pen.
+REACH = {
+    "tp": (1.0, 1e5), "ep": (1.0, 1e5), "dp_attention": (0.0, 1.0), "concurrency": (1.0, 1e7), "isl": (1.0, 1e8),
+    "osl": (1.0, 1e8), "tpot_s": (1e-7, 1e5), "board_j_per_output_token": (1e-9, 1e9),
+}  # fmt: skip
+
+#: Cells that may be empty: what was not measured.
+MEASURED = ("tpot_s", "board_j_per_output_token")
+
+
+def _number(row: Mapping[str, Any], name: str) -> float:
+    """The number of a cell; NaN where nothing was measured."""
     text = row.get(name)
-    if empty and text in (None, ""):
+    if name in MEASURED and str(text or "").strip() == "":
         return float("nan")
+    low, high = REACH[name]
     try:
         value = float(text)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         value = float("nan")
-    if not (np.isfinite(value) and value >= 0.0):
-        raise CodesignError(f"{text!r} is not a number", key=name, allowed="a finite number, 0 or more")
+    if not low <= value <= high:
+        what = "is not a number" if np.isnan(value) else f"is below {low:g}" if value < low else f"is above {high:g}"
+        told = printable(str(text or ""), 40)
+        raise CodesignError(f"{told!r} {what}", key=name, allowed=f"a number from {low:g} to {high:g}")
     return value
 
 
+def _degree(row: Mapping[str, Any], name: str) -> int:
+    value = _number(row, name)
+    if value != round(value):
+        raise CodesignError(f"{row[name]!r} is not whole", key=name, allowed="whole chips")
+    return round(value)
+
+
 def _placed(row: Mapping[str, Any]) -> dict[str, Any]:
-    """One line as the model has it."""
+    """One line as the model has it; what is wrong with it is told by its column."""
+    for name in ("hardware", "framework", "model", "precision"):
+        if not str(row.get(name) or "").strip():
+            raise CodesignError("is empty", key=name, allowed="a name")
     case = case_of(str(row["hardware"]), str(row["model"]), str(row["precision"]))
-    chips, ep = (round(_number(row, k)) for k in ("tp", "ep"))
+    chips, ep = (_degree(row, k) for k in ("tp", "ep"))
     data_parallel = _number(row, "dp_attention") > 0.5
     tp, dp = (1, chips) if data_parallel else (chips, 1)
     flying = _number(row, "concurrency")
-    if min(chips, ep, flying) < 1:
-        raise CodesignError("a degree below 1", key="tp, ep, concurrency", allowed="1 or more")
     if why := legal(case.model, 1, tp, dp, ep):
         raise CodesignError(why, key="tp, ep, dp_attention")
     isl, osl = _number(row, "isl"), _number(row, "osl")
-    if min(isl, osl) < 1:
-        raise CodesignError("a length below 1", key="isl, osl", allowed="tokens")
     load = Load(max(flying / dp, 1.0), 0.0, 0.0, 0.0, DRAWN * osl, DRAWN * isl, Framework(0.0, 0.0, 1.0))
     return {
         "case": case, "mapping": (1, tp, dp, ep, 0.0, 1, CHUNK), "load": load,
-        "tpot": _number(row, "tpot_s", empty=True), "joules": _number(row, "board_j_per_output_token", empty=True),
+        "tpot": _number(row, "tpot_s"), "joules": _number(row, "board_j_per_output_token"),
     }  # fmt: skip
 
 
@@ -206,13 +227,16 @@ def _stacked(lines: Sequence[tuple[int, Mapping[str, Any], dict[str, Any]]]) -> 
 def twins(rows: Sequence[Mapping[str, Any]]) -> set[int]:
     """Lines that stand twice under two labels: all but ``ep`` and ``dp_attention`` alike, times within 0.1 %.
 
-    The first of each is kept out of the set.
+    The first of each is kept out of the set; lines whose time is none have no twins.
     """
     kept: dict[tuple, list[float]] = {}
     doubled = set()
     for i, row in enumerate(rows):
         key = tuple(str(row[k]) for k in COLUMNS if k not in ("ep", "dp_attention"))
-        tpot = _number(row, "tpot_s", empty=True)
+        try:
+            tpot = _number(row, "tpot_s")
+        except CodesignError:
+            continue
         if any(abs(tpot / other - 1.0) < 1e-3 for other in kept.setdefault(key, [])):
             doubled.add(i)
         else:

@@ -24,6 +24,7 @@ from codesign.calibration.serving.terms import (
     PLACE,
     TIED,
     VENDOR,
+    Line,
     Shifts,
     generation_of,
 )
@@ -56,22 +57,37 @@ def strata(chip: str, model: str) -> tuple[str, ...]:
 
 def unseen(shifts: Shifts, program: Program, slopes: np.ndarray, without: str | None) -> np.ndarray:
     """Variance of the log TPOT by what was not fitted: chips, generations, vendors and frameworks without numbers."""
+    lines = lines_of(program.points)
+    return np.array(
+        [unseen_variance(shifts, x, g, left_out=x.chip == without) for x, g in zip(lines, slopes, strict=True)]
+    )
+
+
+def unseen_variance(
+    shifts: Shifts, line: Line, g: np.ndarray, *, left_out: bool = False, without_framework: bool = False
+) -> float:
+    """The same of one line with the slopes g, (constants and overheads,).
+
+    Args:
+        shifts: numbers of the fit.
+        line: whose.
+        g: derivative of the log time by each constant and overhead.
+        left_out: the chip's own numbers count as not fitted.
+        without_framework: the answer is of kernels alone.
+    """
     known = {(s.level, s.owner) for s in shifts.shifts}
-    shifted = sorted({s.what for s in shifts.shifts if s.level == "all"})
-    out = np.zeros(len(program.points))
-    for i, line in enumerate(lines_of(program.points)):
-        g = slopes[i]
-        single = sum(g[PLACE[name]] ** 2 for name in shifted)
-        if ("vendor", line.vendor) not in known:
-            out[i] += VENDOR**2 * single
-        if ("generation", generation_of(line.chip)) not in known:
-            out[i] += GENERATION**2 * single
-        if line.chip == without or ("chip", line.chip) not in known:
-            out[i] += CHIP**2 * sum(sum(g[PLACE[n]] for n in names) ** 2 for names in TIED.values())
-        if ("framework", f"{line.framework} {line.vendor}") not in known:
-            out[i] += FRAMEWORK**2 * sum(g[PLACE[n]] for n in TIED["launches"]) ** 2
-            out[i] += OVERHEAD_SPREAD**2 * float(np.sum(g[len(LAWS) :] ** 2))
-    return out
+    single = sum(g[PLACE[s.what]] ** 2 for s in shifts.shifts if s.level == "all")
+    out = 0.0
+    if ("vendor", line.vendor) not in known:
+        out += VENDOR**2 * single
+    if ("generation", generation_of(line.chip)) not in known:
+        out += GENERATION**2 * single
+    if left_out or ("chip", line.chip) not in known:
+        out += CHIP**2 * sum(sum(g[PLACE[n]] for n in names) ** 2 for names in TIED.values())
+    if not without_framework and ("framework", f"{line.framework} {line.vendor}") not in known:
+        out += FRAMEWORK**2 * sum(g[PLACE[n]] for n in TIED["launches"]) ** 2
+        out += OVERHEAD_SPREAD**2 * float(np.sum(g[len(LAWS) :] ** 2))
+    return float(out)
 
 
 def arguments(program: Program, found: Served, without: str | None = None) -> np.ndarray:

@@ -41,14 +41,19 @@ def read(path: Path) -> list[dict[str, str]] | None:
     """Lines of a serving table, or None where the file has not its columns.
 
     Raises:
-        CodesignError: the file cannot be read, or has no lines.
+        CodesignError: the file cannot be read, has no lines, or one with more cells than the table has columns.
     """
     try:
-        rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+        rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        raise CodesignError("cannot be read as a table", file=str(path)) from problem
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise CodesignError(f"cannot be read as a table: {reason}", file=str(path)) from problem
     if not rows:
-        raise CodesignError("has no lines", file=path.name)
+        raise CodesignError("has no lines", file=str(path))
+    for i, row in enumerate(rows):
+        if None in row:
+            columns = f"{len(row) - 1} cells, as in the first line"
+            raise CodesignError("has more cells than columns", file=str(path), key=f"line {i + 2}", allowed=columns)
     return rows if set(COLUMNS) <= {k for k in rows[0] if k} else None
 
 
@@ -146,7 +151,8 @@ def validate(
     programs = [Program(p) for p in points]
     fitted, scatter, _ = store.load(folder)
     if not points:
-        raise CodesignError(f"no line can be placed: {next(iter(left.values()))}")
+        i, reason = next(iter(left.items()))
+        raise CodesignError(f"no line can be placed; line {i + 2}: {reason}")
     if leave_out is None:
         found = [predict(p, fitted, scatter) for p in programs]
         return document(rows, found, left), written(rows, found, left)
@@ -173,7 +179,8 @@ def calibrate(rows: Sequence[Mapping[str, str]], out: Path, source: str) -> dict
         the error document, with ``files``, ``numbers``, ``chip_specific_numbers`` and ``left_out``.
     """
     doubled = twins(rows)
-    kept = [row for i, row in enumerate(rows) if i not in doubled]
+    numbers = [i for i in range(len(rows)) if i not in doubled]
+    kept = [rows[i] for i in numbers]
     points, left = place(kept)
     programs = [Program(p) for p in points]
     found = fit(programs)
@@ -191,6 +198,7 @@ def calibrate(rows: Sequence[Mapping[str, str]], out: Path, source: str) -> dict
     told = document(kept, [predict(p, found, scatter) for p in programs], left)
     out_errors = [{"by": t.by, "name": t.name, **summary(t.log_ratio)} for t in trials]
     checks = [g for g in told["groups"] if g["by"].get("split") == "check" and len(g["by"]) == 1]
+    told["unplaced"] = [u | {"row": numbers[u["row"] - 2] + 2} for u in told["unplaced"]]
     files = store.save(out, found, scatter, source, {"check": checks, "left_out": out_errors})
     return told | {
         "files": [p.name for p in files], "numbers": len(found.shifts), "left_out": out_errors,

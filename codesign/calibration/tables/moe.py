@@ -71,7 +71,7 @@ def expert_rows(layer: MoE, step: Step, hidden: int, routes: Number, distinct: N
     held = layer.expert_parameters(hidden) / step.moe_tp
     exponential = step.machine.exponential_ops
     return [
-        rows["sort"]._replace(memory=16.0 * step.tokens * layer.top_k + 4.0 * routes * width * act, share=1.0),
+        rows["sort"]._replace(memory=16.0 * step.tokens * layer.top_k + 4.0 * routes * width * act, mean_memory=None),
         rows["experts"]._replace(
             memory=distinct * held * p.bytes["routed"]
             + routes * (2.0 * width + 2.0 * inner) * p.bytes["expert_activation"],
@@ -80,6 +80,7 @@ def expert_rows(layer: MoE, step: Step, hidden: int, routes: Number, distinct: N
             vector=routes * inner * (exponential + 3.0),
             streams=layer.experts / step.ep,
             share=1.0,
+            mean_memory=None,
         ),
     ]
 
