@@ -7,6 +7,7 @@ import tomllib
 import numpy as np
 import pytest
 
+from codesign.api import evaluate
 from codesign.catalog import load_system
 from codesign.catalog.workspace import bundled_root
 from codesign.machine import Machine
@@ -15,12 +16,13 @@ from codesign.objective.compiled import solve_points
 from codesign.runtime import prepare
 from codesign.study.checks import gap_words, power_table, published_checks, terms_of
 from codesign.study.findings import findings, floor_s, overdrafts
+from codesign.study.orderings import alike
 from codesign.study.published import DECODE_515K, POINTS, Point
-from codesign.study.sensitivity import ATTENTION, ORDER, TOGETHER, Question, rates_of, sweep_all
+from codesign.study.sensitivity import ORDER, Question, rates_of, sweep_all
 from codesign.study.standing import standing
 from codesign.study.sweep import variants
 from codesign.study.unknowns import unknowns_of
-from codesign.study.verdicts import note_of, verdict_of, where
+from codesign.study.verdicts import ATTENTION, TOGETHER, note_of, verdict_of, where
 
 prepare()
 
@@ -304,6 +306,36 @@ def test_kimi_k3_at_515k_orders_as_bandwidth_per_watt():
         assert 0.2 * bound < rates["bf16", 0.05][arch] < bound
 
 
+def test_orders_on_one_law_are_told():
+    def head(arch, *rates):
+        bases = [
+            {"basis": "speed of light", "attention": "bf16", "target_s": t, "metric": rate}
+            for t, rate in zip((0.02, 0.05), rates, strict=True)
+        ]
+        cases = [{"target_s": t} for t in (0.02, 0.05)]
+        return {"arch": arch, "parameter": "all_unknowns", "attention": "bf16", "cases": cases, "bases": bases}
+
+    swept = [head("jalapeno", 4.0, 2.0), head("vera-rubin-nvl72", 2.0, 2.5), head("gb300-nvl72", 1.0, 1.0)]
+    (told,) = alike({"problems": [], "sensitivity": swept})
+    assert "1 : 0.5 : 0.25 at 20 ms, 1 : 1.2 : 0.5 at 50 ms (the order does not hold)" in told
+    assert not list(alike({"problems": [], "sensitivity": swept[:2]}))
+
+
+def test_bases_are_rates_on_one_law_and_on_none(entries):
+    first = next(e for e in entries if e["arch"] == "gb300-nvl72")
+    for b in first["bases"]:
+        if b["basis"] == "speed of light":
+            own = evaluate("gb300-nvl72", SMALL.model, context=SMALL.context, tpot=b["target_s"], ideal=True,
+                           attention_dtype=b["attention"])  # fmt: skip
+            # Whole sequences serve a little less than the real batch of a sweep.
+            assert b["metric"] == pytest.approx(own.metrics["tokens_per_s_per_megawatt"], rel=0.02)
+            assert b["metric"] >= own.metrics["tokens_per_s_per_megawatt"] * (1 - 1e-9)
+    light, law = (
+        [b["metric"] for b in first["bases"] if b["basis"] == basis] for basis in ("speed of light", "own latencies")
+    )
+    assert all(a > b for a, b in zip(light, law, strict=True))
+
+
 # --- findings
 
 
@@ -348,8 +380,8 @@ def test_findings_say_who_wins_and_by_how_much():
     )
     (line,) = lines(told, "most tokens/s/MW")
     assert line == (
-        "515,000 tokens, bf16 weights, most tokens/s/MW within the budgets: 5 ms super-3d-ram with 100,000 (no "
-        "existing part serves); 20 ms hbm4 with 300,000 (1.5 × The jalapeno); nothing meets 2 ms."
+        "515,000 tokens, bf16 weights, most tokens/s/MW of a buildable design within the budgets: 5 ms super-3d-ram "
+        "with 100,000 (no existing part serves); 20 ms hbm4 with 300,000 (1.5 × The jalapeno); nothing meets 2 ms."
     )
     (line,) = lines(told, "met by nothing")
     assert "2 ms at 515,000 tokens, bf16 weights" in line
@@ -373,10 +405,20 @@ def test_overdrafts_of_catalog_parts():
     budgets = {"budgets": [{"name": "package_power", "limit": 700.0}, {"name": "die_area", "limit": 840e-6}]}
     assert overdrafts(budgets, "jalapeno", "hbm4") == ""
     # 35 PFLOP/s x 0.0397 mm^2/TFLOP/s alone are 1,390 mm^2; a die of two reticles holds them.
-    assert "die area" in overdrafts(budgets, "vera-rubin-nvl72", "hbm4")
+    assert "die area" in str(overdrafts(budgets, "vera-rubin-nvl72", "hbm4"))
     large = {"budgets": [{"name": "package_power", "limit": 5000.0}, {"name": "die_area", "limit": 2e-3}]}
-    assert "die area" not in overdrafts(large, "vera-rubin-nvl72", "hbm4")
-    assert overdrafts(budgets, "no-such-part", "hbm4") == ""
+    told = overdrafts(large, "vera-rubin-nvl72", "hbm4")
+    assert told is not None and "die area" not in told
+    assert overdrafts(budgets, "no-such-part", "hbm4") is None
+
+
+def test_findings_do_not_take_an_unknown_part_for_one_that_keeps_the_budgets():
+    for rate, head in ((4e5, "does not beat The no-such-part"), (2e5, "beats The no-such-part")):
+        machines = [part("no-such-part", "hbm4", rate)]
+        told = findings(summary(problem(0.02, {"hbm4": 3e5, "super-3d-ram": 2e5}, machines)))
+        (line,) = lines(told, head)
+        assert "is unknown" in line
+        assert "keep all budgets" not in line
 
 
 def test_findings_set_forecasts_beside_results():
@@ -422,4 +464,4 @@ def test_an_empty_summary_gives_no_findings():
     infeasible = problem(0.002, {"hbm4": 0}, [])
     for design in infeasible["designs"]:
         design |= {"metrics": None, "operations": None, "least_tpot_s": None}
-    assert findings(summary(infeasible)) == []
+    assert findings(summary(infeasible)) == ["515,000 tokens, bf16 weights: nothing meets 2 ms."]

@@ -18,11 +18,12 @@ import pytest
 from studies import RESULTS, STUDY, same
 
 import codesign
+from codesign.cli.study import _progress
 from codesign.errors import CodesignError
 from codesign.files import write_bytes, write_json
 from codesign.study import run as running
 from codesign.study.problems import Spec
-from codesign.study.store import Checkpoints, Log
+from codesign.study.store import Checkpoints, Log, damaged_results
 
 
 @pytest.fixture(scope="module")
@@ -242,6 +243,8 @@ def test_killed_at_every_file(quick: Path, tmp_path: Path, monkeypatch: pytest.M
     """Killed just before or just after each file takes its name, of a new run and of one that replaces another."""
     quick.write_text(killing.STUDY.replace('contexts = ["8Ki", "32Ki"]', 'contexts = ["8Ki"]').replace('"10 ms", ', ""))
     running.run_study(quick, tmp_path / "undisturbed")
+    whole = [(tmp_path / "undisturbed" / name).read_bytes() for name in RESULTS]
+    before_it: list[bytes] = []
     replace, count, at = Path.replace, 0, -1
 
     def dying(self: Path, target: Path) -> Path:
@@ -260,6 +263,7 @@ def test_killed_at_every_file(quick: Path, tmp_path: Path, monkeypatch: pytest.M
             folder = tmp_path / f"run-{again}-{n}"
             if again:
                 running.run_study(quick, folder, seed=4)
+                before_it = [(folder / name).read_bytes() for name in RESULTS]
             monkeypatch.setattr(Path, "replace", dying)
             count, at = 0, n
             try:
@@ -270,18 +274,22 @@ def test_killed_at_every_file(quick: Path, tmp_path: Path, monkeypatch: pytest.M
                 break
             finally:
                 monkeypatch.setattr(Path, "replace", replace)
-            if again and before and n == 1:
+            # The old results are whole until the new ones are.
+            left = [f for f in (folder, folder / "previous") if not damaged_results(f)]
+            assert not again or any((f / RESULTS[0]).read_bytes() in (before_it[0], whole[0]) for f in left)
+            if again and n < 3 + before:
                 # Not yet known as the new run, and no longer the old one.
                 with pytest.raises(CodesignError, match="not the one"):
                     running.run_study(quick, folder, resume=True)
                 running.run_study(quick, folder, resume=True, seed=4)
-                continue
-            running.run_study(quick, folder, resume=True)
-            same(folder, tmp_path / "undisturbed")
+                assert [(folder / name).read_bytes() for name in RESULTS] == before_it
+            else:
+                running.run_study(quick, folder, resume=True)
+                same(folder, tmp_path / "undisturbed")
             assert (folder / "study.toml").read_text() == quick.read_text()
-            assert not list(folder.glob(".*"))
-    # Environment, study, results, summary: each of them once, in both kinds of run.
-    assert ended == 8
+            assert {p.name for p in folder.iterdir()} == {p.name for p in (tmp_path / "undisturbed").iterdir()}
+    # Environment, study, results, summary: each of them once, in both kinds of run; results and checkpoints aside.
+    assert ended == 4 + 6
 
 
 def test_a_finished_run_is_not_run_again(quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,6 +316,89 @@ def test_a_finished_run_is_not_run_again(quick: Path, tmp_path: Path, monkeypatc
     running.run_study(quick, tmp_path / "run", seed=9)
     assert len(calls) == 12
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["seed"] == 9
+
+
+def test_a_run_begun_anew_leaves_the_finished_one_readable(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when it is killed after some problems: the old results lie in ``previous`` until the new ones are whole."""
+    folder, original, solved = tmp_path / "run", killing.Quick.solve, 0
+    running.run_study(quick, folder)
+    old = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+
+    def dying(self: Any, spec: Spec, starts: Any) -> Any:
+        nonlocal solved
+        solved += 1
+        if solved > 3:
+            raise Killed
+        return original(self, spec, starts)
+
+    for _ in range(2):
+        with monkeypatch.context() as broken:
+            broken.setattr(killing.Quick, "solve", dying)
+            with pytest.raises(Killed):
+                running.run_study(quick, folder, seed=9, workers=1, resume=solved > 0)
+        assert {p.name: p.read_bytes() for p in (folder / "previous").iterdir() if p.is_file()} == old
+        assert (_progress(folder)["state"], _progress(folder)["solved"]) == ("unfinished", 3)
+        assert _progress(folder)["previous"] == str(folder / "previous")
+        assert (_progress(folder / "previous")["state"], _progress(folder / "previous")["solved"]) == ("finished", 12)
+        with pytest.raises(CodesignError, match="unfinished"):
+            running.run_study(quick, folder, seed=9)
+    assert "is run anew, and kept in" in caplog.text
+    running.run_study(quick, folder, resume=True, seed=9)
+    running.run_study(quick, tmp_path / "alone", seed=9)
+    same(folder, tmp_path / "alone")
+    assert not (folder / "previous").exists()
+
+
+def test_what_is_not_a_run_is_not_replaced(quick: Path, tmp_path: Path) -> None:
+    """A folder of the user's own that has the name of the run set aside."""
+    folder = tmp_path / "run"
+    running.run_study(quick, folder)
+    (folder / "previous").mkdir()
+    (folder / "previous" / "thesis.txt").write_text("x")
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    with pytest.raises(CodesignError, match="previous: --out: is in the way"):
+        running.run_study(quick, folder, seed=3)
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+    running.run_study(quick, folder, resume=True)
+    assert (folder / "previous" / "thesis.txt").read_text() == "x"
+
+
+def test_nothing_to_resume_is_told(quick: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    running.run_study(quick, tmp_path / "one")
+    assert caplog.text == ""
+    running.run_study(quick, tmp_path / "two", resume=True)
+    assert "two: holds no run to resume; a new one begins" in caplog.text
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_damaged_results_are_noticed_and_made_again(quick: Path, tmp_path: Path, logged: bool) -> None:
+    """Cut, emptied, replaced or, where the log is there to tell, altered by a bit."""
+    folder = tmp_path / "run"
+    running.run_study(quick, folder)
+    whole = {name: (folder / name).read_bytes() for name in RESULTS}
+    log = folder / "log.jsonl"
+    ways: tuple[Callable[[Path], object], ...] = (half, empty, Path.unlink, swap)
+    for name in RESULTS:
+        for damage in (*ways, flip) if logged else ways:
+            if not logged:
+                log.write_text("")
+            assert (_progress(folder)["state"], _progress(folder)["solved"]) == ("finished", 12)
+            damage(folder / name)
+            told = _progress(folder)
+            assert told["state"] == ("damaged" if (folder / "summary.json").exists() else "unfinished")
+            assert told["solved"] == 12
+            assert told["damaged"] == ([name] if told["state"] == "damaged" else [])
+            running.run_study(quick, folder, resume=True)
+            assert {n: (folder / n).read_bytes() for n in RESULTS} == whole
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"schema": "codesign.study/1"', '{"schema": "other/1"}'])
+def test_status_of_a_damaged_summary(quick: Path, tmp_path: Path, text: str) -> None:
+    running.run_study(quick, tmp_path / "run")
+    (tmp_path / "run" / "summary.json").write_text(text)
+    assert _progress(tmp_path / "run")["state"] == "damaged"
 
 
 def test_problems_that_are_solved_are_not_solved_again(
@@ -357,6 +448,10 @@ def half(path: Path) -> None:
 
 def empty(path: Path) -> None:
     path.write_bytes(b"")
+
+
+def swap(path: Path) -> None:
+    path.write_bytes(b"{}\xff\0" * 300)
 
 
 def test_checkpoints_give_back_the_newest_whole_state(tmp_path: Path) -> None:

@@ -129,6 +129,23 @@ BAD: list[tuple[str, str, str]] = [
     ('"20 ms", ', '"nan ms", ', "targets.0"),
     ('"20 ms", ', '"inf s", ', "targets.0"),
     ('"20 ms", ', '"1e999 s", ', "targets.0"),
+    ('"20 ms", ', '"1e300 s", ', "targets.0: '1e300 s' is out of bounds .allowed: 1 us to 1000 s"),
+    ('"20 ms", ', '"0.9 us", ', "targets.0: .*out of bounds"),
+    ('"20 ms", ', '"-5 ms", ', "targets.0: .*negative .allowed: 1 us to 1000 s"),
+    ('"20 ms", ', "true, ", "targets.0: is no quantity .allowed: a quantity, e.g. "),
+    ('contexts = ["8Ki", "32Ki"]', "contexts = [1e30]", "contexts.0: .*out of bounds .allowed: 1 to 100,000,000"),
+    ('contexts = ["8Ki", "32Ki"]', "contexts = [0.5]", "contexts.0: .*out of bounds"),
+    ('contexts = ["8Ki", "32Ki"]', "contexts = [[8]]", "contexts.0: is a list .allowed: a quantity"),
+    ('contexts = ["8Ki", "32Ki"]', "contexts = [-8]", "contexts.0: .*negative .allowed: 1 to"),
+    ('name = "tiny"', 'name = "../../x"', "name: '../../x' is no name .allowed: letters, digits"),
+    ('name = "tiny"', 'name = "a/b"', "name: .*is no name"),
+    ('name = "tiny"', 'name = ".."', "name: .*is no name"),
+    ('name = "published"', 'name = "../x"', "precisions.0.name: .*is no name"),
+    ("max_chips = 8", f"max_chips = 8\nseed = {2**63}", "seed: .*out of bounds"),
+    ("[search]", '[package]\npower = "1e300 W"\n[search]', "package.power: .*out of bounds"),
+    ("[search]", '[package]\ndie_area = "1e300 m^2"\n[search]', "package.die_area: .*out of bounds"),
+    ("[search]", '[sensitivity]\ncontext = "8Ki"\ntargets = ["1e300 s"]\n[search]', "sensitivity.targets.0: .*bounds"),
+    ("[search]", '[sensitivity]\ncontext = 1e30\ntargets = ["5 ms"]\n[search]', "sensitivity.context: .*bounds"),
     ('"20 ms", ', '"0.2 ms", ', "targets: .*twice"),
     ('"20 ms", ', '"0.0002 s", ', "targets: .*twice"),
     ('contexts = ["8Ki", "32Ki"]', 'contexts = ["8Ki", 8192]', "contexts: .*twice"),
@@ -270,6 +287,15 @@ def test_a_plan_says_what_would_be_done(tmp_path: Path) -> None:
     assert (plan["seed"], plan["run"]) == (8, str(tmp_path / "run"))
     assert plan["contexts"] == [8192.0, 32768.0]
     assert [p.name for p in tmp_path.iterdir()] == ["full.toml"]
+
+
+def test_a_plain_number_of_tokens_may_have_a_point(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.toml"
+    path.write_text(STUDY.replace('"8Ki", "32Ki"', "8192.5, 515000"))
+    assert load_study(path).study.contexts_tokens == [8192.5, 515000.0]
+    for seed in (-1, 2**63):
+        with pytest.raises(CodesignError, match=r"--seed: .* is out of bounds"):
+            optimize(path, dry_run=True, seed=seed)
 
 
 def test_problems_and_their_order(tmp_path: Path) -> None:

@@ -60,7 +60,10 @@ def find_optima(
         drawn = random_starts(space, settings.starts, rng)
         starts.append(np.concatenate([np.reshape(known, (-1, drawn.shape[1])), drawn])[: settings.starts])
     climbs = climb(problem, spaces, starts, settings)
-    return [_finish(problem, space, c) for space, c in zip(spaces, climbs, strict=True)]
+    return [
+        _finish(problem, space, c, [space.clip(x) for x in given])
+        for space, c, given in zip(spaces, climbs, first, strict=True)
+    ]
 
 
 def _snap(problem: Problem, space: Space, x: np.ndarray, mapping: int) -> tuple[np.ndarray, int]:
@@ -96,11 +99,28 @@ def _certified(problem: Problem, space: Space, x: np.ndarray, mapping: int) -> t
     return end, evaluations
 
 
-def _finish(problem: Problem, space: Space, found: Climb) -> Optimum:
-    """Finish the best start; where rounding finds a better neighbour, finish from there."""
+def _from(problem: Problem, space: Space, found: Climb, known: Sequence[np.ndarray]) -> tuple[np.ndarray, int, int]:
+    """Where to finish: the best start as it climbed, or a given one as it was, whichever is better; and what that cost.
+
+    Where a part barely meets the target, a climb that steps over the edge finds no way back.
+    """
     b = found.best()
-    end, spent = _certified(problem, space, *_snap(problem, space, found.x[b], int(found.mapping[b])))
-    evaluations = found.evaluations + spent
+    at, mapping = found.x[b], int(found.mapping[b])
+    merit, spent = found.score[b] - PENALTY * found.overdraft[b], 0
+    for x in known:
+        built = space.build(x[None])
+        score = problem.screen(built, 0)
+        spent += len(score)
+        if (here := score.max() - PENALTY * violation(built)[0]) > merit:
+            at, mapping, merit = x, int(np.argmax(score)), here
+    return at, mapping, spent
+
+
+def _finish(problem: Problem, space: Space, found: Climb, known: Sequence[np.ndarray]) -> Optimum:
+    """Finish the best start; where rounding finds a better neighbour, finish from there."""
+    x, mapping, screened = _from(problem, space, found, known)
+    end, spent = _certified(problem, space, *_snap(problem, space, x, mapping))
+    evaluations = found.evaluations + screened + spent
     rounded, serves = None, False
     for _ in range(3):
         shortfall = problem.shortfall(space.build(end.x[None]), end.mapping)

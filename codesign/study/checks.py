@@ -86,7 +86,7 @@ def terms_of(rows: list[dict[str, Any]], setup_s: float = 0.0) -> dict[str, floa
         elif row["family"] == "elementwise" or lane == "vector":
             term = "elementwise"
         else:
-            term = "cache" if row["family"] == "attention" else "weights"
+            term = "cache" if row["family"] in ("attention", "state") else "weights"
         found[term] += exposed - latency
     found["setup"] = min(setup_s, found["hops"])
     found["hops"] -= found["setup"]

@@ -17,6 +17,9 @@ from codesign.search.optimum import Optimum
 from codesign.search.problem import Problem
 from codesign.search.space import BUDGETS, VARIABLES
 
+#: What a buildable design repeats of a relaxed one.
+BUILT = ("mapping", "request", "metrics", "memory", "limited_by", "binding", "operations")
+
 
 def _numbers(machine: Machine) -> dict[str, float]:
     return {f.name: float(np.asarray(getattr(machine, f.name))) for f in fields(machine)}
@@ -99,7 +102,7 @@ def design_document(optimum: Optimum, problem: Problem, case: Case, mappings: Ma
         built = _served(problem, case, r.machine, take(mappings, np.array([r.mapping])), r.batch)
         document["rounded"] = {
             "variables": r.design, "machine": _numbers(r.machine), "clock": r.clock, "loss": r.loss,
-            **{key: built[key] for key in ("mapping", "request", "metrics", "memory", "limited_by")},
+            **{key: built[key] for key in BUILT},
         }  # fmt: skip
     return document
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from codesign.catalog.loader import Where
 from codesign.errors import CodesignError
-from codesign.study.orderings import assumptions, order, ranges, stacked
+from codesign.study.orderings import alike, assumptions, order, ranges, stacked
 from codesign.study.published import BAND_CONTEXTS, DECODE_515K, Band
 from codesign.study.wording import Json, case_words, cases, listed, machine, ms, percent, plain, rate, times
 
@@ -29,27 +29,43 @@ def findings(summary: Json, workspace: Where = None) -> list[str]:
         workspace: where the parts of the catalog are looked up.
     """
     return [
-        *winners(summary), *order(summary), *ranges(summary), *stacked(summary), *optima(summary, workspace),
+        *winners(summary), *order(summary), *alike(summary), *ranges(summary), *stacked(summary),
+        *optima(summary, workspace),
         *forecasts(summary), *out_of_reach(summary), *floors(summary), *published(summary),
     ]  # fmt: skip
 
 
 def winners(summary: Json) -> Iterator[str]:
-    """Per context and precision: the best design at each target, against the best existing part."""
+    """Per context and precision: the best buildable design at each target, against the parts that were scored."""
     for key, problems in cases(summary).items():
-        told, none = [], []
+        told, parts, none = [], [], []
         for p in problems:
-            best = p.get("best")
-            if not best or not rate(best):
-                none.append(ms(p["target_s"]))
+            design = max(p.get("designs") or (), key=rate, default=None)
+            machines = [m for m in p.get("machines") or () if rate(m)]
+            lead = max(machines, key=rate, default=None)
+            rival = max((m for m in machines if m.get("status") != "hypothetical"), key=rate, default=None)
+            if design is None or not rate(design):
+                if lead:
+                    parts.append(f"{ms(p['target_s'])}, where {_scored(lead)}")
+                else:
+                    none.append(ms(p["target_s"]))
                 continue
-            parts = [m for m in p.get("machines") or () if rate(m) and m.get("status") != "hypothetical"]
-            rival = max(parts, key=rate, default=None)
-            against = f"{times(rate(best) / rate(rival))} {rival['title']}" if rival else "no existing part serves"
-            told.append(f"{ms(p['target_s'])} {best['technology']} with {plain(rate(best))} ({against})")
+            against = f"{times(rate(design) / rate(rival))} {rival['title']}" if rival else "no existing part serves"
+            if lead and lead is not rival and rate(lead) > rate(design):
+                against += f"; {_scored(lead)}"
+            told.append(f"{ms(p['target_s'])} {design['technology']} with {plain(rate(design))} ({against})")
+        ends = [f"no searched design meets {'; '.join(parts)}"] if parts else []
+        ends += [f"nothing meets {listed(none)}"] if none else []
         if told:
-            text = f"{case_words(key)}, most tokens/s/MW within the budgets: {'; '.join(told)}"
-            yield text + (f"; nothing meets {listed(none)}." if none else ".")
+            head = f"{case_words(key)}, most tokens/s/MW of a buildable design within the budgets: {'; '.join(told)}"
+            yield "; ".join([head, *ends]) + "."
+        elif ends:
+            yield f"{case_words(key)}: {'; '.join(ends)}."
+
+
+def _scored(m: Json) -> str:
+    """A part of the catalog with its result: ``the hypothetical X serves 9,920``."""
+    return f"the {m.get('status', 'catalog')} {m['title']} serves {plain(rate(m))}"
 
 
 def optima(summary: Json, workspace: Where = None) -> Iterator[str]:
@@ -65,31 +81,40 @@ def optima(summary: Json, workspace: Where = None) -> Iterator[str]:
             yield _optimum_against(technology, meetings, overdrafts(summary, arch, technology, workspace))
 
 
-def _optimum_against(technology: str, meetings: list[tuple[Json, Json, Json | None]], overdrawn: str) -> str:
-    """A technology's optimum against one part at the targets that the part serves."""
+def _optimum_against(technology: str, meetings: list[tuple[Json, Json, Json | None]], overdrawn: str | None) -> str:
+    """A technology's optimum against one part at the targets that the part serves; ``overdrawn`` as in `overdrafts`."""
     title = meetings[0][1]["title"]
     ratios = [rate(design) / rate(m) for _, m, design in meetings]
-    rounded = [rate((design or {}).get("rounded")) / rate(m) for _, m, design in meetings]
+    before = [rate(design and design | {"rounded": None}) / rate(m) for _, m, design in meetings]
     outside = f"as a design that part would overdraw {overdrawn}" if overdrawn else ""
+    unknown = "which budgets that part would overdraw as a design is unknown: the catalog cannot tell"
     if min(ratios) >= 1.0:
         text = f"The {technology} optimum beats {title} at all {len(ratios)} targets that part serves, by "
         text += f"{plain(min(ratios))} to {times(max(ratios))}"
-        lost = sum(r < 1.0 for r in rounded)
-        text += f"; rounded to what can be built it falls behind at {lost} of them" if lost else ""
-        return text + (f"; {outside}." if outside else "; as a design that part would keep all budgets.")
+        keeps = unknown if overdrawn is None else outside or "as a design that part would keep all budgets"
+        return text + f"; {keeps}."
     i = ratios.index(min(ratios))
     at = meetings[i][0]
     behind = sum(r < 1.0 for r in ratios)
+    rounding = sum(r < 1.0 <= b for r, b in zip(ratios, before, strict=True))
     text = f"The {technology} optimum does not beat {title} at {behind} of the {len(ratios)} targets that part serves, "
     text += f"by up to {times(1.0 / ratios[i])}" if ratios[i] else "where no design serves"
-    text += f" ({ms(at['target_s'])}, {case_words((float(at['context']), at['precision']))}): "
-    if not outside:
-        return text + "that part would keep all budgets, so the search fell short."
-    return text + f"{outside}; a design is rated at its full envelope, that part at less, above which it slows down."
+    text += f" ({ms(at['target_s'])}, {case_words((float(at['context']), at['precision']))})"
+    text += f", at {rounding} of them only since it is rounded to what can be built" if rounding else ""
+    if overdrawn is None:
+        return text + f": {unknown}."
+    if outside:
+        return (
+            text + f": {outside}; a design is rated at its full envelope, that part at less, above which it slows down."
+        )
+    return text + ": that part would keep all budgets" + ("." if rounding == behind else ", so the search fell short.")
 
 
-def overdrafts(summary: Json, arch: str, technology: str, workspace: Where = None) -> str:
-    """The budgets of the study that a catalog part would overdraw if it were one of its designs, in words."""
+def overdrafts(summary: Json, arch: str, technology: str, workspace: Where = None) -> str | None:
+    """The budgets of the study that a catalog part would overdraw if it were one of its designs, in words.
+
+    Empty where it would keep them all, None where the catalog cannot say.
+    """
     from codesign.catalog.loader import load_machine
     from codesign.design import Design, constraints, load_package, load_technology
     from codesign.search.space import VARIABLES
@@ -99,7 +124,7 @@ def overdrafts(summary: Json, arch: str, technology: str, workspace: Where = Non
         package = load_package(workspace, die_area=limits.get("die_area"), power=limits.get("package_power"))
         part, memory = load_machine(arch, workspace), load_technology(technology, workspace)
     except CodesignError:
-        return ""
+        return None
     design = Design(**{name: getattr(part, name) for name in VARIABLES})
     over = {name: float(g) for name, g in constraints(design, memory, package).items() if float(g) > 1e-3}
     told = [f"{BUDGET_WORDS[name]} by {percent(g)}" for name, g in sorted(over.items(), key=lambda kv: -kv[1])]
@@ -208,12 +233,13 @@ def floors(summary: Json) -> Iterator[str]:
 
 
 def published(summary: Json) -> Iterator[str]:
-    """How far the power envelope and the single-user speeds, which no fit has seen, are from published figures."""
+    """How far the power envelope and the single-user speeds are from published figures that no fit has seen."""
     shown = [r for r in summary.get("power_table") or () if not r.get("fitted") and r.get("ratio")]
     if shown:
         low, high = (f(shown, key=lambda r: r["ratio"]) for f in (min, max))
         yield (
-            f"Power envelope of {len(shown)} parts outside the fit: {plain(low['ratio'])} ({_part(low)}) to "
+            f"Power envelope of {len(shown)} parts whose rating was not fitted to: "
+            f"{plain(low['ratio'])} ({_part(low)}) to "
             f"{times(high['ratio'])} ({_part(high)}) the published rating."
         )
     checks = [c for c in summary.get("checks") or () if c.get("predicted") and c.get("published")]

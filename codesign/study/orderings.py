@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from codesign.study.sensitivity import ORDER, TOGETHER
-from codesign.study.verdicts import where
+from codesign.evaluation.operations import LANE_WORDS
+from codesign.study.sensitivity import ORDER
+from codesign.study.verdicts import TOGETHER, where
 from codesign.study.wording import (
     Json,
     case_words,
@@ -21,11 +22,11 @@ from codesign.study.wording import (
 )
 from codesign.units import format_quantity
 
-#: What a lane is called when it binds.
-LANES = {
-    "memory": "memory bandwidth", "tensor": "tensor arithmetic", "vector": "vector arithmetic",
-    "scale_up": "scale-up links", "scale_out": "scale-out links", "latency": "launches, hops and set-up",
-}  # fmt: skip
+#: The bases of `codesign.evaluation.case.bases` in words.
+BASES = {
+    "own latencies": "one law for all (shares of all chips measured, launches and set-ups of each part's own file)",
+    "speed of light": "peak rates and bare latencies",
+}
 
 
 def _entries(summary: Json, arch: str) -> tuple[Json | None, list[Json]]:
@@ -62,6 +63,36 @@ def order(summary: Json) -> Iterator[str]:
                 f"{case_words(key)}: {' > '.join(name.get(a, a) for a in ORDER)} in tokens/s/MW {'; '.join(told)}. "
                 f"Bandwidth per provisioned watt alone suggests 1 : "
                 f"{' : '.join(plain(w / per_watt[0], 2) for w in per_watt[1:])}."
+            )
+
+
+def _rate_on(entry: Json, basis: str, attention: str, target: float) -> float:
+    found = [
+        b["metric"] or 0.0
+        for b in entry.get("bases") or ()
+        if (b["basis"], b["attention"]) == (basis, attention) and abs(b["target_s"] - target) < 1e-9
+    ]
+    return found[0] if found else 0.0
+
+
+def alike(summary: Json) -> Iterator[str]:
+    """The same order on constants that treat all parts alike: launches fitted to servers are known of GPUs alone."""
+    heads = [h for h in (_entries(summary, arch)[0] for arch in ORDER) if h]
+    if len(heads) < len(ORDER):
+        return
+    attention, name = heads[0]["attention"], titles(summary)
+    for basis in dict.fromkeys(b["basis"] for b in heads[0].get("bases") or ()):
+        told = []
+        for target in sorted({c["target_s"] for c in heads[0]["cases"]}):
+            rates = [_rate_on(h, basis, attention, target) for h in heads]
+            if all(rates):
+                shares = " : ".join(plain(r / rates[0], 2) for r in rates[1:])
+                holds = all(a > b for a, b in pairwise(rates))
+                told.append(f"1 : {shares} at {ms(target)}" + ("" if holds else " (the order does not hold)"))
+        if told:
+            yield (
+                f"On {BASES.get(basis, basis)}, {' : '.join(name.get(a, a) for a in ORDER)} stand {', '.join(told)} "
+                f"({attention} attention)."
             )
 
 
@@ -172,7 +203,7 @@ def _turns(title: str, rival_title: str, singles: list[Json], rival: str) -> Ite
 def _stand(c: Json, rival: str) -> str:
     level = c["reference"].get(rival) or 0.0
     binds = sorted(c["binding"].items(), key=lambda kv: -kv[1])[:2]
-    bound = ", ".join(f"{LANES[k]} {percent(v)}" for k, v in binds)
+    bound = ", ".join(f"{LANE_WORDS[k]} {percent(v)}" for k, v in binds)
     if not c["feasible"]:
         return f"{ms(c['target_s'])} out of reach, least {ms(c['tpot_s'])} ({bound})"
     ratio = times(c["metric"][0] / level) if level else "which does not serve"

@@ -14,11 +14,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from codesign.calibration.interval import half_width
+from codesign.calibration.store import bundled
 from codesign.design import ANCHOR, Package, anchor_design, load_package, load_technology
 from codesign.errors import CodesignError
 from codesign.evaluation.case import Case, load_case, with_dtypes
 from codesign.evaluation.choose import evaluate_case, frontier_points
-from codesign.evaluation.document import mapping_document
+from codesign.evaluation.document import Evaluation, mapping_document
 from codesign.evaluation.request import OUTPUT_TOKENS, Request
 from codesign.mapping import Mapping, enumerate_mappings, take
 from codesign.objective.metrics import Load
@@ -51,6 +53,11 @@ class Spec:
     def chain(self) -> str:
         """A word for the problems of one context and precision, e.g. ``131072-bf16``."""
         return f"{self.context:.17g}-{self.precision}"
+
+
+def _rate(document: dict[str, Any]) -> float:
+    """Tokens/s per megawatt of a part, or of a design as it can be built."""
+    return (document.get("rounded") or document)["metrics"]["tokens_per_s_per_megawatt"]
 
 
 @contextmanager
@@ -180,32 +187,68 @@ class Solver:
         """
         problem, case = self.problem(spec)
         key = [self.seed, round(spec.context), round(spec.target * 1e9), *spec.precision.encode()]
-        anchor = np.log([float(getattr(anchor_design(self.spaces[0].package), v)) for v in VARIABLES])
         first = [
-            [np.asarray(starts[s.technology.name]), anchor] if s.technology.name in starts else [anchor]
-            for s in self.spaces
+            ([np.asarray(starts[name])] if name in starts else []) + self._known(name)
+            for name in (s.technology.name for s in self.spaces)
         ]
         s = self.study.search
         settings = Settings(starts=s.starts, kept=s.kept, steps=s.steps)
         found = find_optima(problem, self.spaces, first, np.random.default_rng(key), settings)
         designs = [design_document(o, problem, case, self.mappings) for o in found]
-        machines = [self._machine(name, spec) for name in self.cases]
+        evaluations = [self._evaluated(name, spec) for name in self.cases]
+        machines = [machine_document(e.point[0], e) for e in evaluations if e.point]
+        self._widen(spec, list(zip(found, designs, strict=True)), list(zip(evaluations, machines, strict=True)))
         return self._record(spec, found, designs, machines), {
             o.space.technology.name: o.finished.x.tolist() for o in found
         }
 
-    def _machine(self, name: str, spec: Spec) -> dict[str, Any]:
+    def _known(self, technology: str) -> list[np.ndarray]:
+        """Log variables of the anchor, and before it of the first part of another technology that the study names."""
+        own = self.base.system.accelerator.memory
+        parts = [c.machine for c in self.cases.values() if c.system.accelerator.memory == technology != own]
+        known = [*parts[:1], anchor_design(self.spaces[0].package)]
+        return [np.log([float(np.asarray(getattr(part, v))) for v in VARIABLES]) for part in known]
+
+    def _evaluated(self, name: str, spec: Spec) -> Evaluation:
         case = with_dtypes(self.cases[name], **self.flags(spec.precision))
-        return machine_document(
-            case,
-            evaluate_case(case, replace(self.request(spec.context), tpot=spec.target)),
-        )
+        return evaluate_case(case, replace(self.request(spec.context), tpot=spec.target))
+
+    def _widen(
+        self,
+        spec: Spec,
+        designs: list[tuple[Optimum, dict[str, Any]]],
+        machines: list[tuple[Evaluation, dict[str, Any]]],
+    ) -> None:
+        """Give the best design and the best part of a problem their 90 % intervals, at their mapping and batch."""
+        folder = bundled(self.workspace)
+
+        def widen(document: dict[str, Any], case: Case, mapping: Mapping, load: Load) -> None:
+            half, words = half_width(case, mapping, load, None, folder)
+            rate = _rate(document)
+            document["interval"] = {
+                "share": 0.9, "half_width": half, "holds": words,
+                "tokens_per_s_per_megawatt": [rate * float(np.exp(-half)), rate * float(np.exp(half))],
+            }  # fmt: skip
+
+        able = [(o, d) for o, d in designs if d["feasible"] and o.rounded is not None]
+        if able:
+            optimum, document = max(able, key=lambda x: _rate(x[1]))
+            built = optimum.rounded
+            if built is not None:
+                case = replace(with_dtypes(self.base, **self.flags(spec.precision)), machine=built.machine)
+                load = replace(self.load(spec.context), batch=built.batch)
+                widen(document, case, take(self.mappings, built.mapping), load)
+        served = [(e, m) for e, m in machines if m["feasible"] and e.point]
+        if served:
+            found, document = max(served, key=lambda x: _rate(x[1]))
+            if found.point:
+                widen(document, *found.point)
 
     def _record(
         self, spec: Spec, found: list[Optimum], designs: list[dict[str, Any]], machines: list[dict[str, Any]]
     ) -> dict[str, Any]:
         able = [d for d in designs if d["feasible"]]
-        best = max(able, key=lambda d: d["metrics"]["tokens_per_s_per_megawatt"], default=None)
+        best = max(able, key=_rate, default=None)
         rivals = [
             m["metrics"]["tokens_per_s_per_megawatt"]
             for m in machines

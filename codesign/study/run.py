@@ -8,7 +8,6 @@ and results hold no times, hosts or durations.
 import json
 import logging
 import platform
-import shutil
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,11 +17,22 @@ from threading import Lock
 from typing import Any
 
 from codesign.errors import CodesignError
-from codesign.files import disk_errors, write_json, write_text
+from codesign.files import write_json, write_text
 from codesign.study.problems import Solver, Spec
 from codesign.study.results import write_results
-from codesign.study.schema import LoadedStudy, load_study, plan
-from codesign.study.store import Checkpoints, Log, clear_drafts, digest
+from codesign.study.schema import LARGEST_SEED, LoadedStudy, load_study, plan
+from codesign.study.store import (
+    PREVIOUS,
+    Checkpoints,
+    Log,
+    clear_drafts,
+    damaged_results,
+    digest,
+    digests,
+    drop_previous,
+    read_summary,
+    set_aside,
+)
 from codesign.study.summary import summary_of
 
 Progress = Callable[[int, int, str], None]
@@ -46,6 +56,9 @@ def run_study(
 ) -> dict[str, Any]:
     """Run, resume or plan a study; see `codesign.api.optimize`.
 
+    A finished run that is not resumed is run anew; the old one can be read in the folder's ``previous`` until the new
+    results are whole.  Where there is nothing to resume, a new run begins; either is told in a warning.
+
     Args:
         workers: chains solved side by side (threads; results do not depend on it).
 
@@ -54,6 +67,8 @@ def run_study(
     """
     loaded = load_study(name, workspace, overrides)
     seed = loaded.study.seed if seed is None else seed
+    if not 0 <= seed <= LARGEST_SEED:
+        raise CodesignError(f"{seed} is out of bounds", key="--seed", allowed=f"0 to {LARGEST_SEED}")
     solver = Solver(loaded.study, workspace, seed)
     try:
         solver.check()
@@ -68,13 +83,14 @@ def run_study(
     asked = digest(loaded.study.model_dump(mode="json"))
     identity = {"study": asked, "seed": seed, "catalog": solver.fingerprint()}
     state = _open(folder, loaded, identity, resume)
-    if state == "resumed" and (done := _finished(folder)):
-        return done
     log = Log(folder / "log.jsonl")
+    if state == "resumed" and (done := _finished(folder, log)):
+        drop_previous(folder)
+        return done
 
     def damaged(words: str) -> None:
         log("checkpoint", words=words)
-        logging.getLogger("codesign").warning("%s: %s", folder, words)
+        _warn(folder, words)
 
     checkpoints = Checkpoints(folder / "checkpoints")
     try:
@@ -87,7 +103,8 @@ def run_study(
     summary = summary_of(solver, records, tell)
     write_results(folder / "results.parquet", summary["problems"])
     write_json(folder / "summary.json", summary)
-    log("finished")
+    log("finished", digests=digests(folder))
+    drop_previous(folder)
     return summary
 
 
@@ -111,20 +128,34 @@ def environment() -> dict[str, Any]:
     return {"python": platform.python_version(), "versions": found, "command": [Path(sys.argv[0]).name, *sys.argv[1:]]}
 
 
-def _finished(folder: Path) -> dict[str, Any] | None:
-    """The summary of a run that has all its results, None of one that has not, or whose summary is damaged."""
-    try:
-        found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+def _warn(folder: Path, words: str) -> None:
+    """Tell in one line what the user may not expect of a run folder."""
+    logging.getLogger("codesign").warning("%s: %s", folder, words)
+
+
+def _finished(folder: Path, log: Log) -> dict[str, Any] | None:
+    """The summary of a run that has all its results, None of one that has not, or whose summary is damaged.
+
+    A table that is missing or damaged is written again from the summary.
+    """
+    bad = damaged_results(folder)
+    summary = None if "summary.json" in bad else read_summary(folder)
+    if summary is None:
+        if (folder / "summary.json").exists():
+            _warn(folder, "summary.json is damaged; it is made again from the checkpoints")
         return None
-    return found if isinstance(found, dict) and (folder / "results.parquet").exists() else None
+    if "results.parquet" in bad:
+        _warn(folder, "results.parquet is missing or damaged; it is written again from the summary")
+        write_results(folder / "results.parquet", summary["problems"])
+        log("finished", digests=digests(folder))
+    return summary
 
 
 def _open(folder: Path, loaded: LoadedStudy, identity: dict[str, Any], resume: bool) -> str:
     """Make or check the run folder; returns ``started`` or ``resumed``.
 
     ``environment.json`` makes it a run folder: it is written first and, when a finished run is replaced, after the old
-    results are gone, so that a run killed in between is resumed or refused, never mixed with another.
+    results are set aside, so that a run killed in between is resumed or refused, never mixed with another.
     """
     if folder.exists() and not folder.is_dir():
         raise CodesignError("is a file", file=str(folder), key="--out", allowed="a folder to write the run to")
@@ -140,15 +171,14 @@ def _open(folder: Path, loaded: LoadedStudy, identity: dict[str, Any], resume: b
             raise CodesignError(
                 "holds an unfinished run", file=str(folder), key="--out", allowed="--resume to go on, or another folder"
             )
-        with disk_errors(folder):
-            for part in ("summary.json", "results.parquet", "report.html", "log.jsonl"):
-                (folder / part).unlink(missing_ok=True)
-            if (folder / "checkpoints").exists():
-                shutil.rmtree(folder / "checkpoints")
+        set_aside(folder)
+        _warn(folder, f"is a finished run; it is run anew, and kept in {folder / PREVIOUS} until the new one is whole")
     elif folder.exists() and any(folder.iterdir()):
         raise CodesignError(
             "is not empty and is no run folder", file=str(folder), key="--out", allowed="a new or empty folder"
         )
+    elif resume:
+        _warn(folder, "holds no run to resume; a new one begins")
     write_json(marker, environment() | {"identity": identity, "seed": identity["seed"]})
     write_text(frozen, loaded.text)
     return "started"

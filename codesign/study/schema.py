@@ -5,17 +5,18 @@ One TOML file per study in ``optimize/``.  What is asked is plain text with unit
 """
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from codesign import units
 from codesign.catalog import Workspace, find_entry
 from codesign.catalog.loader import Overrides, load_path, validate
+from codesign.catalog.names import printable
 from codesign.catalog.overrides import parse_overrides
 from codesign.catalog.quantity import Table, Text, refuse
 from codesign.catalog.schema import CatalogFile
@@ -30,16 +31,45 @@ VARIABLE_UNITS = {
 }  # fmt: skip
 
 
-def _quantity(value: str | int | float, unit: str, key: str) -> float:
+#: What a study may ask for, per unit: far beyond any machine, and far from where arithmetic ends.
+REACH = {"s": ("1 us", "1000 s"), "token": ("1", "100,000,000"), "m^2": ("1 mm^2", "1 m^2"), "W": ("1 W", "1 MW")}
+
+#: Seeds fit in 63 bits.
+LARGEST_SEED = 2**63 - 1
+
+#: What the names of a study and of its precisions may be made of: folders and files are called by them.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def _asked(value: Any) -> Any:
+    """Text or a number; anything else is refused in one go."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        what = "a table" if isinstance(value, dict) else "a list" if isinstance(value, list) else "no quantity"
+        raise refuse(f"is {what}", 'a quantity, e.g. "20 ms", "128Ki" or 515000')
+    return value
+
+
+#: A quantity as a study may write it: text with its unit, or a plain number where the unit only counts.
+Asked = Annotated[str | int | float, BeforeValidator(_asked)]
+
+
+def _quantity(value: str | int | float, unit: str, key: str, bounds: str = "more than zero") -> float:
+    """A quantity in ``unit``; ``bounds`` is what a negative one is answered with, since zero is refused too."""
     try:
         return units.parse(value, unit)
     except CodesignError as error:
-        raise refuse(error.problem, error.allowed, key) from error
+        allowed = bounds if error.problem.endswith("is negative") else error.allowed
+        raise refuse(error.problem, allowed, key) from error
 
 
-def _positive(value: str | int | float, unit: str, key: str, allowed: str) -> None:
-    if not 0.0 < _quantity(value, unit, key) < inf:
-        raise refuse(f"{value!r} is not above zero", allowed, key)
+def _within(value: str | int | float, unit: str, key: str) -> None:
+    """Refuse what is out of `REACH`."""
+    low, high = REACH[unit]
+    found = _quantity(value, unit, key, f"{low} to {high}")
+    if not found > 0.0:
+        raise refuse(f"{value!r} is not above zero", f"{low} to {high}", key)
+    if not units.parse(low, unit) <= found <= units.parse(high, unit):
+        raise refuse(f"{value!r} is out of bounds", f"{low} to {high}", key)
 
 
 class PrecisionChoice(Table):
@@ -54,15 +84,15 @@ class PrecisionChoice(Table):
 class Bounds(Table):
     """Bounds of one variable, with units; narrower than the technology's own."""
 
-    lowest: str | int | float
-    highest: str | int | float
+    lowest: Asked
+    highest: Asked
 
 
 class PackageBudget(Table):
     """Budgets of the package that differ from the anchor's."""
 
-    die_area: str | None = None
-    power: str | None = None
+    die_area: Asked | None = None
+    power: Asked | None = None
 
 
 class SearchSettings(Table):
@@ -76,8 +106,8 @@ class SearchSettings(Table):
 class Sensitivity(Table):
     """Which unknowns of which machine are swept, and at which targets and context."""
 
-    context: str | int
-    targets: list[str] = Field(min_length=1, max_length=20)
+    context: Asked
+    targets: list[Asked] = Field(min_length=1, max_length=20)
 
 
 class Study(CatalogFile):
@@ -101,15 +131,15 @@ class Study(CatalogFile):
     question: Text
     model: Text
     phase: Literal["decode"] = "decode"
-    targets: list[str] = Field(min_length=1, max_length=50)
-    contexts: list[str | int] = Field(min_length=1, max_length=20)
+    targets: list[Asked] = Field(min_length=1, max_length=50)
+    contexts: list[Asked] = Field(min_length=1, max_length=20)
     precisions: list[PrecisionChoice] = Field(min_length=1, max_length=10)
     technologies: list[Text] = Field(min_length=1, max_length=20)
     machines: list[Text] = Field(default_factory=list, max_length=100)
     drafts: int = Field(0, ge=0, le=64)
     skew: float = Field(0.0, ge=0.0, le=1.5)
     max_chips: int = Field(128, ge=1, le=2048)
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=LARGEST_SEED)
     checks: bool = True
     variables: dict[str, Bounds] = Field(default_factory=dict)
     package: PackageBudget = Field(default_factory=PackageBudget)
@@ -118,10 +148,16 @@ class Study(CatalogFile):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Study":
+        for key, name in [
+            ("name", self.name),
+            *((f"precisions.{i}.name", p.name) for i, p in enumerate(self.precisions)),
+        ]:
+            if not _NAME.fullmatch(name):
+                raise refuse(f"{printable(name, 80)!r} is no name", "letters, digits, . _ and -", key)
         for i, target in enumerate(self.targets):
-            _positive(target, "s", f"targets.{i}", "a time, e.g. 20 ms")
+            _within(target, "s", f"targets.{i}")
         for i, context in enumerate(self.contexts):
-            _positive(context, "token", f"contexts.{i}", "tokens, e.g. 128Ki")
+            _within(context, "token", f"contexts.{i}")
         for name, values in (("targets", self.targets_s), ("contexts", self.contexts_tokens)):
             if len(set(values)) < len(values):
                 raise refuse("names one value twice", "different values", name)
@@ -138,13 +174,13 @@ class Study(CatalogFile):
             if not 0.0 < low <= high:
                 raise refuse("bounds are not in order", "0 < lowest <= highest", f"variables.{name}")
         if self.package.die_area is not None:
-            _positive(self.package.die_area, "m^2", "package.die_area", "an area, e.g. 840 mm^2")
+            _within(self.package.die_area, "m^2", "package.die_area")
         if self.package.power is not None:
-            _positive(self.package.power, "W", "package.power", "watts, e.g. 700 W")
+            _within(self.package.power, "W", "package.power")
         if self.sensitivity is not None:
-            _positive(self.sensitivity.context, "token", "sensitivity.context", "tokens, e.g. 128Ki")
+            _within(self.sensitivity.context, "token", "sensitivity.context")
             for i, target in enumerate(self.sensitivity.targets):
-                _positive(target, "s", f"sensitivity.targets.{i}", "a time, e.g. 20 ms")
+                _within(target, "s", f"sensitivity.targets.{i}")
         return self
 
     @property

@@ -8,24 +8,21 @@ those of whole sequences.
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from codesign.evaluation.case import load_case, with_dtypes
+from codesign.evaluation.case import bases, load_case, with_dtypes
 from codesign.evaluation.choose import OUTPUT_TOKENS
 from codesign.objective.metrics import Load
 from codesign.study.standing import standing
 from codesign.study.sweep import Sweep, floats
 from codesign.study.unknowns import FLAGS, Unknown, numbers_of
-from codesign.study.verdicts import ATTENTION, note_of
+from codesign.study.verdicts import ATTENTION, TOGETHER, note_of
 
 Where = str | Path | None
-
-#: Name of the entry in which all unknowns of a machine move at once.
-TOGETHER = "all_unknowns"
 
 #: Machines compared, in the order that bandwidth per watt suggests.
 ORDER = ("jalapeno", "vera-rubin-nvl72", "gb300-nvl72")
@@ -107,7 +104,8 @@ def sweep_machine(
         per entry: arch, parameter, unit, kind, value, range, values; metric and reference at ``main``; target_s,
         attention, context of it; ``swing`` (largest over the cases, of ln rate); note; and ``cases``, a row per
         attention and target with metric, reference, ``crossings`` by rival and ``serving``, the values at which the
-        machine begins or ceases to serve at all.  The first entry's cases tell instead how
+        machine begins or ceases to serve at all.  The first entry tells beside it the ``bases``, rates on constants
+        that treat all parts alike by basis, attention and target, and its cases tell instead how
         the machine stands (feasible, tpot_s, batch, mapping, binding, limited_by, throttled, scan, floor_s,
         elasticities), its rates at the corners ``worst`` and ``best``, the share of the way to the worst at which a
         rival passes (``turns``), and which unknowns alone turn an order (``flips``).
@@ -125,6 +123,7 @@ def sweep_machine(
     together = _together(question, arch, sweeps, rivals, main, points)
     for case, pairs in zip(together["cases"], ends, strict=True):
         case["flips"] = _flips(unknowns, pairs, case["metric"][0] or 0.0, case["reference"])
+    together["bases"] = _bases(question, sweeps)
     together["swings"] = dict(zip([u.name for u in unknowns], swings, strict=True))
     entries = [together]
     for j, (u, grid) in enumerate(zip(told, grids, strict=True)):
@@ -139,6 +138,18 @@ def sweep_machine(
     for entry in entries:
         entry["note"] = note_of(entry)
     return floats(entries)
+
+
+def _bases(question: Question, sweeps: list[tuple[str, float, Sweep]]) -> list[dict[str, Any]]:
+    """The rate of the machine as it is on each of `codesign.evaluation.case.bases`, None where it does not serve."""
+    return [
+        {
+            "basis": name, "attention": attention, "target_s": target,
+            "metric": replace(sweep, case=replace(sweep.case, execution=execution)).base() or None,
+        }
+        for name, execution in bases(question.workspace).items()
+        for attention, target, sweep in sweeps
+    ]  # fmt: skip
 
 
 def _split(rates: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:

@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from codesign.catalog import kinds_used
-from codesign.evaluation.document import execution_document
+from codesign.evaluation.document import execution_document, rests_on
+from codesign.glossary import STUDY
 from codesign.search.space import BUDGETS, VARIABLES
 from codesign.study import evidence
+from codesign.study.findings import overdrafts
 from codesign.study.problems import Solver
 from codesign.study.schema import VARIABLE_UNITS
-
-SCHEMA = "codesign.study/1"
 
 
 def summary_of(solver: Solver, records: dict[str, Any], tell: Callable[[int, int, str], None]) -> dict[str, Any]:
@@ -27,7 +26,6 @@ def summary_of(solver: Solver, records: dict[str, Any], tell: Callable[[int, int
         for name in solver.cases
     ]
     tell(total, total, "evidence")
-    systems = [case.system for case in solver.cases.values()]
     lo = np.exp(np.min([s.lo for s in solver.spaces], axis=0))
     hi = np.exp(np.max([s.hi for s in solver.spaces], axis=0))
     package = solver.spaces[0].package
@@ -41,7 +39,7 @@ def summary_of(solver: Solver, records: dict[str, Any], tell: Callable[[int, int
         "heat": (None, "W/m^2", "heat through the die and what is stacked on it"),
     }
     summary: dict[str, Any] = {
-        "schema": SCHEMA, "name": study.name, "title": study.title, "question": study.question, "seed": solver.seed,
+        "schema": STUDY, "name": study.name, "title": study.title, "question": study.question, "seed": solver.seed,
         "power_basis": "provisioned", "model": solver.base.model_name, "phase": study.phase,
         "targets_s": study.targets_s, "contexts": study.contexts_tokens,
         "precisions": [p.model_dump() for p in study.precisions], "technologies": study.technologies,
@@ -58,11 +56,15 @@ def summary_of(solver: Solver, records: dict[str, Any], tell: Callable[[int, int
         "power_table": evidence.power_table(solver.workspace) if study.checks else [],
         "checks": evidence.published_checks(solver.workspace) if study.checks else [],
         "sensitivity": evidence.sensitivity(solver) if study.sensitivity else [],
-        "rests_on": kinds_used(*systems), "execution": execution_document(solver.base),
+        "rests_on": rests_on(*solver.cases.values()), "execution": execution_document(solver.base),
         "warnings": [
             f"kernel constants of designs: {solver.base.constants}; of existing parts: their own or their relatives'",
             "hypothetical parts and designs rest on assumptions with ranges (arch/memories, arch/measurements)",
         ],
     }  # fmt: skip
+    for problem in summary["problems"]:
+        for m in problem["machines"]:
+            if m["status"] == "hypothetical" and m["memory_technology"] in summary["technologies"]:
+                m["overdraws"] = overdrafts(summary, m["arch"], m["memory_technology"], solver.workspace)
     summary["findings"] = evidence.findings(summary)
     return summary

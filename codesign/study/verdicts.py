@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+#: Name of the entry in which all unknowns of a machine move at once.
+TOGETHER = "all_unknowns"
+
 #: Formats of the attention scan that are tried, as published first.
 ATTENTION = ("bf16", "fp8")
 

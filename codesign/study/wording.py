@@ -49,10 +49,14 @@ def listed(words: Sequence[str]) -> str:
 
 
 def rate(entry: Json | None) -> float:
-    """Tokens/s per MW of a design or machine, 0 where it does not serve."""
-    metrics = (entry or {}).get("metrics") or {}
+    """Tokens/s per MW of a machine, or of a design as it can be built; 0 where it does not serve.
+
+    A design without a buildable neighbour is told by its value before rounding.
+    """
+    entry = entry or {}
+    metrics = (entry.get("rounded") or {}).get("metrics") or entry.get("metrics") or {}
     value = metrics.get("tokens_per_s_per_megawatt")
-    return float(value) if value and (entry or {}).get("feasible", True) else 0.0
+    return float(value) if value and entry.get("feasible", True) else 0.0
 
 
 def cases(summary: Json) -> dict[tuple[float, str], list[Json]]:
