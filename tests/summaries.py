@@ -274,6 +274,7 @@ def design(technology: str, context: float, wide: float, target: float) -> dict[
             "launch": -0.12,
             "tensor_bf16": 0.08,
             "vector_rate": 0.0,
+            "scale_up_domain": 5.98,
         },
         "starts": [{"objective": value * math.exp(d), "overdraft": max(d, 0.0)} for d in (1e-4, -0.002, -0.03)],
         "convergence": [value * math.exp(-2.0 * 0.8**i) for i in range(60)],

@@ -6,7 +6,7 @@ import gzip
 import json
 import math
 import re
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 import altair as alt
@@ -21,12 +21,15 @@ from codesign.report.charts import figures
 from codesign.report.charts.base import log_ticks
 from codesign.report.data import tables
 from codesign.report.data.operations import operations
+from codesign.report.files import complete, draw
+from codesign.report.headline import headlines
 from codesign.report.pack import pack_table
-from codesign.report.page import page
+from codesign.report.page import defaults, page
 from codesign.report.published import bands
 from codesign.report.style import context_words, parts_of, pretty, spread
 from codesign.report.summary import Case
 from codesign.report.words import mapping_words, plain
+from codesign.study.wording import rate
 
 PROBLEM, PART = "c131072-bf16-t0.02", "vera-rubin-nvl72"
 
@@ -124,6 +127,128 @@ def test_the_best_existing_part_is_told_apart_from_hypothetical_ones(summary):
     assert (row["machine"], row["supposed"]) == ("Vera Rubin NVL72", "OpenAI Jalapeno (128 local)")
     assert row["gain"] == pytest.approx(row["value"] / row["machine_value"])
     assert row["supposed_value"] > row["machine_value"]
+
+
+def with_part(summary, problem: str, arch: str, factor: float, designs: bool = True) -> dict[str, Any]:
+    """The summary with one machine hypothetical and scaled at a problem, and without designs there if so asked."""
+    changed = json.loads(json.dumps(summary))
+    for p in changed["problems"]:
+        for m in p["machines"]:
+            m["status"] = "hypothetical" if m["arch"] == arch else m["status"]
+        if p["id"] == problem and not designs:
+            p["best"], p["designs"] = None, [{"technology": t, "feasible": False} for t in TECHNOLOGIES]
+            p["machines"] = [m if m["arch"] == arch else m | {"feasible": False} for m in p["machines"]]
+    entry(changed, problem, arch)["metrics"]["tokens_per_s_per_megawatt"] *= factor
+    return changed
+
+
+def headline(summary, problem: str) -> dict[str, Any]:
+    return next(h for h in headlines(summary, tables(summary)["matrix"]) if h["key"] == problem)
+
+
+def test_a_part_that_leads_the_search_is_the_answer(summary):
+    changed = with_part(summary, PROBLEM, "jalapeno", 10.0)
+    entry(changed, PROBLEM, "jalapeno")["overdraws"] = "heat by 45 %"
+    told, value = headline(changed, PROBLEM), 10.0 * rate(entry(summary, PROBLEM, "jalapeno"))
+    assert told["sentence"].startswith(
+        f"The best answer is a hypothetical part of the catalog, OpenAI Jalapeno (128 local): {plain(value)} tokens/s"
+    )
+    assert "as a design it would overdraw heat by 45 %" in told["sentence"]
+    row = next(r for r in tables(changed)["matrix"] if r["problem"] == PROBLEM)
+    assert f"The best searched design, Super 3D RAM, serves {plain(row['value'])} (" in told["sentence"]
+    assert told["figures"][0] == ("tokens/s per MW", plain(value), "hypothetical part")
+    assert row["answer"] == "hypothetical part"
+
+
+def test_a_target_that_a_part_meets_is_not_called_out_of_reach(summary):
+    changed = with_part(summary, PROBLEM, "jalapeno", 1.0, designs=False)
+    told = headline(changed, PROBLEM)["sentence"]
+    assert told.startswith("No searched design meets this target; OpenAI Jalapeno (128 local), a hypothetical part of")
+    assert "no part that exists or is announced meets it either" in told
+    row = next(r for r in tables(changed)["matrix"] if r["problem"] == PROBLEM)
+    assert (row["answer"], row["limited_by"]) == ("hypothetical part", "memory bandwidth; batch by the target")
+
+
+def test_what_comes_next_is_told_as_part_and_as_technology(summary):
+    design = max(rate(d) for d in next(p for p in summary["problems"] if p["id"] == PROBLEM)["designs"])
+    factor = 0.99 * design / rate(entry(summary, PROBLEM, "jalapeno"))
+    told = headline(with_part(summary, PROBLEM, "jalapeno", factor), PROBLEM)["sentence"]
+    assert "Next comes a part of the catalog, OpenAI Jalapeno (128 local) (hypothetical), at" in told
+    assert "(99 % of it); the next searched technology is HBM4, at" in told
+
+
+def test_findings_and_tables_tell_the_same_number(summary, rows):
+    found = {(r["problem"], r["part"]): r["value"] for r in rows["answers"] if r["optimum"]}
+    for problem in summary["problems"]:
+        for d in problem["designs"]:
+            assert rate(d) == (found[problem["id"], f"optimum:{d['technology']}"] or 0.0)
+
+
+@pytest.mark.parametrize("computed", [True, False])
+def test_ranges_have_a_column_only_where_they_were_computed(summary, computed):
+    changed = json.loads(json.dumps(summary))
+    for problem in changed["problems"]:
+        for d in problem["designs"]:
+            if not computed:
+                d.pop("interval", None)
+    text = page(changed)
+    columns = [c["key"] for c in unpacked(text)["views"]["matrix"]["columns"]]
+    assert ("range" in columns) == computed
+    assert "no range computed" not in text
+    assert ("range that its assumptions span" in text) == computed
+    low, high = ((f * rate_before(summary, PROBLEM)) for f in (0.7, 1.2))
+    assert (
+        any(f"range {plain(low)} – {plain(high)}" in f for _, _, f in headline(changed, PROBLEM)["figures"]) == computed
+    )
+
+
+def rate_before(summary, problem: str) -> float:
+    designs = next(p for p in summary["problems"] if p["id"] == problem)["designs"]
+    return max(designs, key=rate)["metrics"]["tokens_per_s_per_megawatt"]
+
+
+def test_steps_in_a_whole_number_are_no_elasticity(summary, rows):
+    assert all(
+        "scale_up_domain" in d["elasticities"] for p in summary["problems"] for d in p["designs"] if d["feasible"]
+    )
+    leaves = {r["leaf"] for r in rows["elasticities"]}
+    assert leaves == {"memory_bandwidth", "provisioned_power", "launch", "tensor_bf16"}
+
+
+def test_a_budget_that_is_used_up_without_a_price_is_told_apart(summary):
+    changed = json.loads(json.dumps(summary))
+    for problem in changed["problems"]:
+        for d in problem["designs"]:
+            if d["feasible"] and d["technology"] == "hbm4":
+                d["shadow_prices"]["shoreline"] = {"left": 2e-9, "right": 0.0}
+    found = tables(changed)
+    states = {(r["budget"], r["active"], r["idle"]) for r in found["budget_use"] if r["part"] == "optimum:hbm4"}
+    assert {("shoreline", True, True), ("package_power", True, False), ("die_area", False, False)} <= states
+    told = {r["active"] for r in found["rounding"] if r["part"] == "optimum:hbm4"}
+    assert told == {"package power; shoreline (used up, worth nothing at the margin)"}
+
+
+def test_an_optimum_stands_over_the_frontier_of_a_part_of_its_technology(summary, rows):
+    behind = [r for r in rows["frontier_behind"] if (r["case"], r["part"]) == ("c131072-bf16", "optimum:hbm4")]
+    built_with = {m["title"] for p in summary["problems"] for m in p["machines"] if m["memory_technology"] == "hbm4"}
+    assert len({r["label"] for r in behind}) == 1
+    assert behind[0]["label"] in built_with
+    theirs = [r for r in rows["frontier"] if r["label"] == behind[0]["label"] and r["case"] == "c131072-bf16"]
+    assert [r["value"] for r in behind] == [r["value"] for r in theirs if r["kind"] == "frontier"]
+    assert not [r for r in rows["frontier_behind"] if r["part"] == "optimum:super-3d-ram"]
+
+
+def test_a_built_design_is_drawn_with_its_own_operations(summary):
+    changed = json.loads(json.dumps(summary))
+    problem = next(p for p in changed["problems"] if p["id"] == PROBLEM)
+    d = next(d for d in problem["designs"] if d["technology"] == "hbm4")
+    slower = [o | {"time_s": 2.0 * o["time_s"], "hidden_s": 2.0 * o["hidden_s"]} for o in d["operations"]]
+    d["rounded"] |= {"operations": slower}
+    d["rounded"]["metrics"]["tpot_s"] = 2.0 * d["metrics"]["tpot_s"]
+    found = [r for r in operations(changed, 0.0) if (r["problem"], r["part"]) == (PROBLEM, "optimum:hbm4")]
+    assert sum(r["time"] - r["hidden"] for r in found) == pytest.approx(2e3 * d["metrics"]["tpot_s"])
+    assert "Optima are shown as built" in page(changed)
+    assert "Optima are shown before rounding" in page(summary)
 
 
 def test_power_drawn_adds_up_to_all_in(summary, rows):
@@ -257,6 +382,26 @@ def test_names_as_people_write_them():
     assert mapping_words({"chips": 8, "pp": 1, "tp": 8, "dp": 1, "ep": 8, "attention_split": "context"}) == (
         "8 chips: PP 1 · TP 8 · DP 1 · EP 8 · KV by context"
     )
+    assert mapping_words({"chips": 1, "pp": 1, "tp": 1, "dp": 1, "ep": 1}) == "1 chip: PP 1 · TP 1 · DP 1 · EP 1"
+
+
+def lab(colour: str) -> tuple[float, float, float]:
+    """CIE L*a*b* of an sRGB colour under D65 (CIE 15:2004)."""
+    rgb = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb)
+    x = (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.95047
+    y = 0.2126 * r + 0.7152 * g + 0.0722 * b
+    z = (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.08883
+    fx, fy, fz = (t ** (1 / 3) if t > (6 / 29) ** 3 else t / (3 * (6 / 29) ** 2) + 4 / 29 for t in (x, y, z))
+    return 116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)
+
+
+def test_no_two_of_sixteen_machines_share_a_colour(summary):
+    parts = parts_of(summary | {"machines": [f"part-{i}" for i in range(16)], "problems": [], "frontiers": []})
+    machines = [p for p in parts if not p.optimum]
+    assert len(machines) == 16
+    for a, b in combinations(parts, 2):  # a just noticeable difference is about 2.3
+        assert math.dist(lab(a.colour), lab(b.colour)) > (20 if not a.optimum else 15), (a, b)
 
 
 def test_parts_look_different_from_each_other(summary):
@@ -274,6 +419,20 @@ def test_specifications_follow_the_vega_lite_schema(summary, rows):
         for panel in figure.panels:
             alt.Chart.from_dict(json.loads(json.dumps(panel)), validate=True)
         assert set(figure.tables()) <= set(rows)
+
+
+def test_long_names_are_not_cut(summary):
+    name = "Jalapeno with hybrid-bonded DRAM (128)"
+    changed = json.loads(json.dumps(summary))
+    for problem in changed["problems"]:
+        problem["machines"][-1]["title"] = name
+    found = tables(changed)
+    made = figures(changed, found)
+    values = defaults(changed, found)
+    for figure in ("answer", "power_drawn"):
+        svg = draw(complete(made[figure], changed, found, values), ["svg"])["svg"].decode()
+        assert f">{name}</text>" in svg
+        assert "…" not in svg
 
 
 def test_every_chart_says_its_basis(html):
@@ -321,8 +480,8 @@ def test_the_page_is_the_same_for_the_same_summary(summary, html):
 
 def test_answers_stand_in_the_page_without_any_script(html):
     assert html.count('<div class="answer"') == 12
-    assert "Super 3D RAM serves the most" in html
-    assert "No design" in html or "Neither a design" in html
+    assert "A searched Super 3D RAM design serves the most" in html
+    assert "Nothing meets this target: no searched design" in html
     assert 'id="term-tokens_per_s_per_megawatt"' in html
 
 
@@ -336,7 +495,7 @@ def test_an_infeasible_study_is_still_a_report(summary):
         ]
     none["frontiers"] = None
     text = page(none)
-    assert "Neither a design within the budgets nor a part of the catalog meets this target." in text
+    assert "Nothing meets this target: no searched design, and none of the study&#39;s parts." in text
 
 
 @pytest.mark.parametrize(
@@ -359,7 +518,7 @@ def test_a_design_without_its_diagnostics_still_counts(summary):
     found = tables(bare)
     assert [r for r in found["answers"] if r["optimum"] and r["value"]]
     assert found["operations"] == found["mixes"] == []
-    assert "serves the most" in page(bare)
+    assert "design serves the most" in page(bare)
 
 
 # Files

@@ -87,7 +87,9 @@
     figure.tables.forEach((name) => { datasets[name] = rowsFor(figure, name); });
     const values = signals();
     return Object.assign({}, panel, {
-      config: Object.assign({}, data.config, { legend: Object.assign({}, data.config.legend, narrow() ? { columns: 4 } : {}) }),
+      config: Object.assign({}, data.config, narrow() ? {
+        legend: Object.assign({}, data.config.legend, { columns: 4 }), axisY: Object.assign({}, data.config.axisY, { labelLimit: 0.48 * window.innerWidth }),
+      } : {}),
       datasets,
       params: Object.keys(values).map((name) => ({ name, value: values[name] })),
     });
@@ -109,7 +111,7 @@
   }
 
   function empty(place, figure) {
-    const any = figure.tables.some((name) => rowsFor(figure, name).length > 0);
+    const any = figure.tables.some((name) => rowsFor(figure, name).some((row) => row.value !== null));
     place.querySelector(".panels").hidden = !any;
     place.querySelector(".empty").hidden = any;
   }
@@ -173,7 +175,7 @@
   }
   function written(value, kind) {
     if (value === null || value === undefined || value === "") return dash;
-    if (["text", "range", "words", "long"].includes(kind)) return String(value);
+    if (["text", "name", "range", "words", "long"].includes(kind)) return String(value);
     if (kind === "flag") return value ? "yes" : "no";
     if (kind === "ms") return Number(value.toPrecision(3)) + " ms";
     if (kind === "percent") return (value * 100).toFixed(1) + " %";

@@ -15,7 +15,7 @@ from codesign.report.headline import headlines, precision_words
 from codesign.report.pack import compress, pack_table
 from codesign.report.style import context_words, parts_of, words
 from codesign.report.summary import Case, Json, cases, items, part, read_summary
-from codesign.report.tables import ALL, cells
+from codesign.report.tables import ALL, cells, shown
 from codesign.report.words import KINDS, NOT_MODELLED, basis, milliseconds, quantity
 
 #: Parts of the catalog that are switched on when the page opens; all optima are.
@@ -87,7 +87,8 @@ def page(summary: Json) -> str:
     rows = tables(summary)
     made = {name: _figure(f, summary) for name, f in figures(summary, rows).items()}
     state = defaults(summary, rows)
-    scoped = {t.name: t for t in ALL if t.scope}
+    views = {t.name: shown(t, rows[t.name]) for t in ALL}
+    scoped = {name: t for name, t in views.items() if t.scope}
     document = {
         "figures": made,
         "config": config(),
@@ -116,8 +117,8 @@ def page(summary: Json) -> str:
         parts=parts_of(summary),
         state=state,
         headlines=headlines(summary, [dict(r) for r in rows["matrix"]]),
-        tables={t.name: t for t in ALL},
-        cells={t.name: cells(t, rows[t.name]) for t in ALL if not t.scope},
+        tables=views,
+        cells={name: cells(t, rows[name]) for name, t in views.items() if not t.scope},
         kinds=KINDS,
         rests_on={k: list(Counter(map(str, v)).items()) for k, v in part(summary, "rests_on").items() if v},
         calibrated=bool(part(summary, "execution").get("calibrated")),

@@ -1,7 +1,7 @@
 """One look for all charts: a colour, a shape and a dash per part, colours per lane, and how names are written.
 
-Colours follow Okabe and Ito's and Tol's palettes, which readers with any common colour vision can tell apart; shape and
-dash say the same again.  Optima are thick and diamond-shaped; the dash says whether a part ships.
+Colours begin with Okabe and Ito's and Tol's palettes; the first sixteen machines have one each, no two alike, and shape
+tells apart what some eyes may not.  Optima are thick and diamond-shaped; the dash says whether a part ships.
 """
 
 import re
@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from codesign.report.summary import Json, items, optimum_key
 
 OPTIMUM_COLOURS = ("#d55e00", "#2b83c6", "#009e73", "#8f6bc9", "#b8860b")
-MACHINE_COLOURS = ("#56b4e9", "#e69f00", "#cc79a7", "#8a8a2b", "#7b68c8", "#a0673c", "#3aa6a0", "#8c8c8c")
+MACHINE_COLOURS = (
+    *("#56b4e9", "#e69f00", "#cc79a7", "#8a8a2b", "#6a3fd0", "#a0673c", "#1e7a7a", "#c2185b"),
+    *("#8c8c8c", "#b5a1e0", "#d94f9d", "#5aa02c", "#2f5fc0", "#e5726a", "#3fc1b0", "#9a3fae"),
+)
 SHAPES = ("circle", "square", "triangle-up", "cross", "triangle-down")
-DASHES = {"shipping": (1, 0), "announced": (6, 3), "hypothetical": (2, 2)}
 
 #: Lane, how it is called, colour; latency is not a lane but is drawn beside them.
 LANES = (

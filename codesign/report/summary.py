@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from codesign.errors import CodesignError
-
-SCHEMA = "codesign.study/1"
+from codesign.glossary import STUDY
 
 Json = dict[str, Any]
+
+#: What a summary may tell of a buildable design.
+_BUILT = ("variables", "mapping", "request", "metrics", "machine", "memory", "binding", "operations")
 
 
 class Case(NamedTuple):
@@ -40,7 +42,7 @@ def read_summary(run_dir: Path) -> Json:
         CodesignError: not there, not JSON, or of another schema.
     """
     path = run_dir / "summary.json"
-    name = f"{run_dir.name}/summary.json"
+    name = str(path)
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -52,8 +54,8 @@ def read_summary(run_dir: Path) -> Json:
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise CodesignError(f"not readable as JSON: {error}", file=name) from None
     found = summary.get("schema") if isinstance(summary, dict) else None
-    if found != SCHEMA:
-        raise CodesignError(f"schema {found!r}", file=name, key="schema", allowed=SCHEMA)
+    if found != STUDY:
+        raise CodesignError(f"schema {found!r}", file=name, key="schema", allowed=STUDY)
     return summary
 
 
@@ -104,11 +106,22 @@ def metric(entry: Json | None, name: str) -> float | None:
 
 
 def built(design: Json) -> Json:
-    """The buildable form of a design: its rounded variables, mapping, request and metrics where they were found."""
+    """The buildable form of a design, as far as one was found: what the summary tells of it replaces the optimum's."""
     rounded = part(design, "rounded")
     if not part(rounded, "metrics"):
         return design
-    return design | {k: rounded[k] for k in ("variables", "mapping", "request", "metrics", "machine") if rounded.get(k)}
+    return design | {k: rounded[k] for k in _BUILT if rounded.get(k)}
+
+
+def built_pass(design: Json) -> Json:
+    """As `built` where the operations of that design are told, else the optimum: one pass, not parts of two."""
+    return built(design) if items(part(design, "rounded"), "operations") else design
+
+
+def pass_words(summary: Json) -> str:
+    """Which form of the optima `built_pass` gives, for captions."""
+    found = (built_pass(d) is not d for p in items(summary, "problems") for d in items(p, "designs"))
+    return "Optima are shown as built" if any(found) else "Optima are shown before rounding"
 
 
 def candidates(problem: Json) -> Iterator[tuple[str, Json]]:

@@ -5,24 +5,25 @@ page.  All go to CSV with every row, whatever is chosen.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from codesign.report.words import milliseconds, percent, plain
 
 #: How a value is written: ``text``, ``plain`` (3 digits), ``percent``, ``ratio``, ``ms`` (given in ms), ``flag``,
-#: ``range`` (text that stays on one line),
+#: ``range`` (text that stays on one line), ``name`` (text that wraps even in the first column),
 #: ``words`` (text that needs room), ``long`` (sentences).
 Kind = str
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: key of its rows, heading, and how its values are written."""
+    """A column: key of its rows, heading, how its values are written, and whether it goes when no row has a value."""
 
     key: str
     title: str
     kind: Kind = "text"
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,19 +47,22 @@ MATRIX = Table(
     "The answer at every target",
     (
         Column("target", "target TPOT", "ms"),
-        Column("design", "best mix"),
+        Column("answer", "best answer"),
+        Column("design", "best searched design"),
         Column("value", "tokens/s/MW", "plain"),
-        Column("range", "range", "range"),
+        Column("range", "range", "range", optional=True),
         Column("machine", "best existing or announced part"),
         Column("machine_value", "tokens/s/MW", "plain"),
-        Column("gain", "gain", "ratio"),
-        Column("supposed", "best hypothetical part"),
-        Column("supposed_value", "tokens/s/MW", "plain"),
-        Column("limited_by", "limited by", "words"),
-        Column("active", "budgets that bind", "words"),
+        Column("gain", "design / part", "ratio"),
+        Column("supposed", "best hypothetical part", optional=True),
+        Column("supposed_value", "tokens/s/MW", "plain", optional=True),
+        Column("limited_by", "the best answer is limited by", "words"),
+        Column("active", "budgets that bind the design", "words"),
     ),
     "case",
-    "The mix is shown in its buildable form where it was found, before rounding else.",
+    "The best answer is the best of what the search found within the budgets and of all parts of the catalog, "
+    "hypothetical ones included, which need not keep the budgets. Designs stand in their buildable form where one was "
+    "found, before rounding else.",
 )
 
 RANKING = Table(
@@ -103,12 +107,12 @@ SAME = Table(
 
 MIXES = Table(
     "mixes",
-    "The mix, relaxed and built",
+    "The mix, before rounding and as built",
     (
         Column("label", "design"),
         Column("title", "variable"),
-        Column("value", "optimum", "plain"),
-        Column("built", "built", "plain"),
+        Column("value", "before rounding", "plain"),
+        Column("built", "as built", "plain"),
         Column("unit", "unit"),
         Column("low", "lower bound", "plain"),
         Column("high", "upper bound", "plain"),
@@ -119,12 +123,12 @@ MIXES = Table(
 
 ROUNDING = Table(
     "rounding",
-    "Relaxed and buildable, residual, starts",
+    "Before rounding and as built, residual, starts",
     (
         Column("label", "design"),
         Column("target", "target TPOT", "ms"),
-        Column("relaxed", "relaxed tokens/s/MW", "plain"),
-        Column("built", "buildable tokens/s/MW", "plain"),
+        Column("relaxed", "tokens/s/MW before rounding", "plain"),
+        Column("built", "tokens/s/MW as built", "plain"),
         Column("loss", "loss", "percent"),
         Column("kkt", "KKT residual", "plain"),
         Column("starts_near", "starts within 0.5 %", "plain"),
@@ -143,7 +147,7 @@ POWER = Table(
         Column("published_w", "published [W]", "plain"),
         Column("envelope_w", "formula [W]", "plain"),
         Column("ratio", "formula / published", "ratio"),
-        Column("fitted", "fitted on it", "flag"),
+        Column("fitted", "fitted to it", "flag"),
         Column("regime", "set by"),
         Column("source", "source", "words"),
     ),
@@ -153,7 +157,7 @@ CHECKS = Table(
     "checks",
     "Published points against the model",
     (
-        Column("name", "point"),
+        Column("name", "point", "name"),
         Column("predicted", "predicted", "plain"),
         Column("published", "published", "plain"),
         Column("unit", "unit"),
@@ -197,11 +201,17 @@ UNKNOWNS = Table(
 ALL = (MATRIX, RANKING, SAME, MIXES, ROUNDING, POWER, CHECKS, BANDS, UNKNOWNS)
 
 
+def shown(table: Table, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The table without optional columns that no row fills."""
+    kept = (c for c in table.columns if not c.optional or any(row.get(c.key) not in (None, "") for row in rows))
+    return replace(table, columns=tuple(kept))
+
+
 def cell(value: Any, kind: Kind) -> str:
     """A value as the page writes it; a dash where there is none."""
     if value is None or value == "":
         return "–"
-    if kind in ("text", "range", "words", "long"):
+    if kind in ("text", "name", "range", "words", "long"):
         return str(value)
     if kind == "flag":
         return "yes" if value else "no"

@@ -39,7 +39,7 @@ def mapping_words(mapping: Mapping[str, Any] | None) -> str:
         return ""
     text = " · ".join(f"{k.upper()} {mapping[k]:g}" for k in ("pp", "tp", "dp", "ep") if number(mapping.get(k)))
     if number(mapping.get("chips")):
-        text = f"{mapping['chips']:,.0f} chips: {text}"
+        text = f"{mapping['chips']:,.0f} chip{'' if mapping['chips'] == 1 else 's'}: {text}"
     if (number(mapping.get("moe_tp")) or 1) > 1:
         text += f" · expert TP {mapping['moe_tp']:g}"
     if (number(mapping.get("tp")) or 1) > 1 and mapping.get("attention_split"):

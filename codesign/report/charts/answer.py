@@ -26,6 +26,7 @@ def answer_figure(summary: Json, tables: Tables) -> Figure | None:
         scale=alt.Scale(type="log", nice=False, padding=14),
         axis=alt.Axis(format="~s", tickCount=5),
     )
+    ranged = any(r["low"] is not None and r["high"] is not None for r in tables["answers"])
     tooltip = [
         alt.Tooltip("label:N", title="part"),
         alt.Tooltip("value:Q", title=PER_MEGAWATT, format=",.4~g"),
@@ -33,8 +34,7 @@ def answer_figure(summary: Json, tables: Tables) -> Figure | None:
         alt.Tooltip("mapping:N"),
         alt.Tooltip("batch:Q", format=".3~g"),
         alt.Tooltip("limited_by:N", title="limited by"),
-        alt.Tooltip("low:Q", format=",.3~g"),
-        alt.Tooltip("high:Q", format=",.3~g"),
+        *(alt.Tooltip(f"{end}:Q", format=",.3~g") for end in ("low", "high") if ranged),
     ]
     ranges = (
         base.transform_filter("isValid(datum.low) && isValid(datum.high)")
@@ -48,12 +48,12 @@ def answer_figure(summary: Json, tables: Tables) -> Figure | None:
     names = told.mark_text(align="left", dx=10).encode(
         x=alt.X("right:Q"), y=y, text=alt.Text("value:Q", format=",.3~r")
     )
+    bar = " A bar behind a mark is the range that its assumptions span, where it was computed." if ranged else ""
     return Figure(
         name="answer",
         title="What serves the most at this target",
         caption="Logarithmic axis. Diamonds are optima of the search in their buildable form, other marks parts of the "
-        "catalog. "
-        "A bar behind a mark is the range that its assumptions span, where it was computed.",
+        "catalog." + bar,
         panels=(panel(ranges + points + names, alt.Step(21)),),
         scope="problem",
     )

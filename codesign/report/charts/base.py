@@ -179,7 +179,7 @@ def config(ink: str = "currentColor", legend_columns: int = 8) -> Spec:
             "labelOverlap": "greedy",
             "labelSeparation": 6,
         },
-        "axisY": {"labelLimit": 230},
+        "axisY": {"labelLimit": 340},
         "legend": {
             "columns": legend_columns,
             "labelColor": ink,

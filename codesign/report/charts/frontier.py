@@ -139,11 +139,9 @@ def frontier_figure(summary: Json, tables: Tables) -> Figure | None:
         name="frontier",
         title="Tokens/s per megawatt against time per token",
         caption="Both axes logarithmic, the same for every context and precision. Thick lines with diamonds are the "
-        "optimum of "
-        "each technology at each target (a different machine at every point); thin lines are frontiers over mappings "
-        "and batch "
-        "of parts that exist (solid), are announced (dashed) or are hypothetical (dotted), with larger marks at the "
-        "targets. "
+        "optimum of each technology at each target in its buildable form (a different machine at every point); thin "
+        "lines are frontiers over mappings and batch of parts that exist (solid), are announced (dashed) or are "
+        "hypothetical (dotted), with larger marks at the targets. "
         "Hover a point for its mapping and batch. Parts that are switched off in the key are not drawn." + note,
         panels=(panel(chart, HEIGHT),),
     )
@@ -155,7 +153,6 @@ def mapping_figure(summary: Json, tables: Tables) -> Figure | None:
         return None
     below, bare, above, y, _ = _axes(summary, tables)
     degrees = sorted({str(r["degrees"]) for r in tables["frontier"] if r["degrees"]})
-    base = alt.Chart(data("frontier")).transform_filter(f"{CASE} && {PART}")
     colour = alt.Color(
         "degrees:N",
         title="mapping",
@@ -163,17 +160,31 @@ def mapping_figure(summary: Json, tables: Tables) -> Figure | None:
         scale=alt.Scale(scheme="tableau10"),
         legend=alt.Legend(orient="bottom"),
     )
-    chart = alt.layer(
-        base.mark_line(clip=True, opacity=0.35).encode(x=below, y=y, order="tpot:Q", color=alt.value(GREY)),
-        base.mark_point(clip=True, size=70).encode(x=bare, y=y, color=colour, tooltip=_tooltip()),
-        base.mark_point(opacity=0, size=1, clip=True).encode(x=above, y=y),
-    ).resolve_axis(x="independent")
+    own = alt.Chart(data("frontier")).transform_filter(f"{CASE} && {PART}")
+    behind = alt.Chart(data("frontier_behind")).transform_filter(f"{CASE} && {PART}")
+    machine = own.transform_filter("!datum.optimum")
+    optimum = own.transform_filter("datum.optimum")
+    layers: list[alt.Chart] = []
+    for base, x in ((machine, below), (behind, bare)):
+        layers += [
+            base.mark_line(clip=True, opacity=0.35).encode(x=x, y=y, order="tpot:Q", color=alt.value(GREY)),
+            base.mark_point(clip=True, size=70).encode(x=bare, y=y, color=colour, tooltip=_tooltip()),
+            base.transform_aggregate(tpot="max(tpot)", value="max(value)", groupby=["label"])
+            .mark_text(align="left", dx=-4, dy=18, fontSize=11)
+            .encode(x=bare, y=y, text="label:N"),
+        ]
+    layers += [
+        optimum.mark_point(clip=True, shape="diamond", size=190, stroke="#1b1f24", strokeWidth=1.2).encode(
+            x=bare, y=y, color=colour, tooltip=_tooltip()
+        ),
+        own.mark_point(opacity=0, size=1, clip=True).encode(x=above, y=y),
+    ]
     return Figure(
         name="mappings",
         title="Which mapping is best where",
         caption="The frontier of the chosen part, coloured by its pipeline (PP) and tensor (TP) degrees; experts and "
-        "instances "
-        "are in the tooltip.",
-        panels=(panel(chart, 300),),
+        "instances are in the tooltip. An optimum is another machine at every target and has no frontier: its answers "
+        "are the large diamonds, over the frontier of the catalog's best part of its memory technology.",
+        panels=(panel(alt.layer(*layers).resolve_axis(x="independent"), 300),),
         scope="part",
     )

@@ -65,9 +65,9 @@ def mix_figure(summary: Json, tables: Tables) -> Figure | None:
     return Figure(
         name="mixes",
         title="The winning mix at each target",
-        caption="Per chip; both axes logarithmic. Diamonds are the optimum, bars across them the buildable design that "
-        "rounding "
-        "gives. A dotted line is a bound of the search that holds a variable: the answer there depends on the bound.",
+        caption="Per chip; both axes logarithmic. Diamonds are the optimum before rounding, bars across them "
+        "the buildable design that rounding gives. A dotted line is a bound of the search that holds a variable: the "
+        "answer there depends on the bound.",
         panels=tuple(panels),
         columns=3,
         keyed=True,
@@ -85,7 +85,8 @@ def budget_figure(summary: Json, tables: Tables) -> Figure | None:
             alt.Chart(data("budget_use"))
             .transform_filter(f"{CASE} && datum.label === '{label}'")
             .transform_calculate(
-                text="(datum.active ? '● ' : '') + format(datum.use, '.0%')",
+                text="(datum.idle ? '○ ' : datum.active ? '● ' : '') + format(datum.use, '.0%')",
+                state="datum.idle ? 'used up, worth nothing at the margin' : datum.active ? 'binds' : 'slack'",
                 ink="datum.use > 0.62 ? 'white' : '#1b1f24'",
             )
             .encode(
@@ -101,7 +102,7 @@ def budget_figure(summary: Json, tables: Tables) -> Figure | None:
         tooltip = [
             alt.Tooltip("title:N", title="budget"),
             alt.Tooltip("use:Q", format=".1%"),
-            alt.Tooltip("active:N", title="binds"),
+            alt.Tooltip("state:N"),
             alt.Tooltip("limit:Q", format=",.4~g"),
             alt.Tooltip("unit:N"),
         ]
@@ -112,8 +113,9 @@ def budget_figure(summary: Json, tables: Tables) -> Figure | None:
     return Figure(
         name="budgets",
         title="What binds",
-        caption="Share of each budget that the optimum uses. A dot marks a constraint that binds: its shadow price is "
-        "below.",
+        caption="Share of each budget that the optimum uses, before rounding. A full dot marks a budget that binds: "
+        "its shadow price is below. An open dot marks one that is used up but worth nothing at the margin: its price "
+        "is zero, for example that of capacity where the target and not the memory ends the batch.",
         panels=tuple(panels),
         columns=2,
     )

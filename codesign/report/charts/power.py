@@ -5,10 +5,10 @@ import altair as alt
 from codesign.report.charts.base import GREY, PROBLEM, SHOWN, Figure, data, panel
 from codesign.report.data import Tables
 from codesign.report.style import LANE_COLOURS
-from codesign.report.summary import Json
+from codesign.report.summary import Json, pass_words
 
 
-def power_drawn_figure(_: Json, tables: Tables) -> Figure | None:
+def power_drawn_figure(summary: Json, tables: Tables) -> Figure | None:
     """Watts per chip of every part at the chosen problem, piece by piece, against what is provisioned."""
     if not tables["power_drawn"]:
         return None
@@ -46,7 +46,7 @@ def power_drawn_figure(_: Json, tables: Tables) -> Figure | None:
         title="What a chip draws while serving",
         caption="Static power, each lane's energy over time, and the share of host, network and cooling; the grey tick "
         "is the "
-        "power provisioned per chip, on which tokens per megawatt stand.",
+        f"power provisioned per chip, on which tokens per megawatt stand. {pass_words(summary)}.",
         panels=(panel(chart, alt.Step(23)),),
         scope="problem",
         basis="Drawn against provisioned.",
@@ -94,7 +94,7 @@ def power_table_figure(_: Json, tables: Tables) -> Figure | None:
         title="Power budget: formula against published ratings",
         caption="Strokes are published ratings, diamonds the envelope: static power and the largest over regimes of "
         "rates times "
-        "energies. Constants were fitted on the grey parts and predict the others.",
+        "energies. Constants were fitted to the ratings of the grey parts and predict those of the others.",
         panels=(panel(chart, alt.Step(23)),),
         scope="study",
         basis="Chip power, without host and cooling.",

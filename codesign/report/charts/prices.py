@@ -12,7 +12,7 @@ MOST = 12
 
 
 def elasticity_figure(summary: Json, tables: Tables) -> Figure | None:
-    """A tornado per technology of exact elasticities at the optimum."""
+    """A tornado per technology of elasticities at the optimum."""
     rows = tables["elasticities"]
     if not rows:
         return None
@@ -51,8 +51,9 @@ def elasticity_figure(summary: Json, tables: Tables) -> Figure | None:
         name="elasticities",
         title="Elasticities at the optimum",
         caption="By how many percent tokens/s/MW changes when one number of the machine grows by one percent and all "
-        "else, power "
-        "set aside for it included, stays: exact derivatives with mapping and batch re-optimized.",
+        "else, power set aside for it included, stays: derivatives at the optimum before rounding, on its mapping, "
+        "the batch following. Numbers that come whole, such as the chips of a scale-up domain, are left out: they "
+        "move the answer in steps.",
         panels=tuple(panels),
         columns=2,
         scope="problem",
@@ -94,8 +95,9 @@ def shadow_figure(summary: Json, tables: Tables) -> Figure | None:
         name="shadow_prices",
         title="Shadow prices",
         caption="What one percent more of a budget would buy (right-pointing) and one percent less would cost "
-        "(left-pointing). The two part where the "
-        "optimum sits on a kink: balanced lanes, tied mappings, a batch limited twice.",
+        "(left-pointing), at the optimum before rounding. The two part where the "
+        "optimum sits on a kink: balanced lanes, tied mappings, a batch limited twice. A budget that is used up may "
+        "have no price: where the target holds the batch, more capacity buys nothing.",
         panels=(panel(chart, alt.Step(16)),),
         scope="problem",
         keyed=True,

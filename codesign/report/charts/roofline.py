@@ -6,10 +6,10 @@ from codesign.report.charts.base import GREY, PART, PROBLEM, Figure, data, lane_
 from codesign.report.data import Tables
 from codesign.report.data.operations import LEAST_INTENSITY, MOST_INTENSITY, rate_domain
 from codesign.report.style import LANE_COLOURS, LANE_NAMES
-from codesign.report.summary import Json
+from codesign.report.summary import Json, pass_words
 
 
-def roofline_figure(_: Json, tables: Tables) -> Figure | None:
+def roofline_figure(summary: Json, tables: Tables) -> Figure | None:
     """Achieved arithmetic against arithmetic intensity, with achieved roofs per dtype."""
     if not tables["ceilings"]:
         return None
@@ -65,8 +65,8 @@ def roofline_figure(_: Json, tables: Tables) -> Figure | None:
         name="roofline",
         title="Roofline of the operations",
         caption="Area of a point is its share of the pass, colour what binds it. Roofs are peak rates, per dtype; a "
-        "point "
-        "below its roof waits for another lane or for latency, has too few rows, or meets the kernels' efficiency.",
+        "point below its roof waits for another lane or for latency, has too few rows, or meets the kernels' "
+        f"efficiency. {pass_words(summary)}.",
         panels=(panel(chart, 380),),
         scope="part",
     )

@@ -76,12 +76,12 @@ def search_figure(summary: Json, tables: Tables) -> Figure | None:
                 x=targets, y=y, color=colour, shape=shape, tooltip=["label:N", alt.Tooltip("loss:Q", format=".2%")]
             ),
         )
-        panels.append(panel(chart, 190, "Relaxed against buildable"))
+        panels.append(panel(chart, 190, "What rounding to a buildable design costs"))
     return Figure(
         name="search",
         title="How the search went",
-        caption=f"Distance is |ln(objective / optimum)| in tokens/s/MW, so about relative; below {FLOOR:g} it is drawn "
-        f"there. "
+        caption=f"Distance is |ln(objective / optimum)| in tokens/s/MW before rounding, so about relative; "
+        f"below {FLOOR:g} it is drawn there. "
         "Starts are shown as the first phase of the search left them; the best was finished to the optimum.",
         panels=tuple(panels),
         columns=2,

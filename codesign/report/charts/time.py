@@ -2,14 +2,15 @@
 
 import altair as alt
 
+from codesign.lanes import LANES
 from codesign.report.charts.base import PART, PROBLEM, Figure, data, lane_colour, panel
 from codesign.report.data import Tables
 from codesign.report.data.operations import OTHERS
 from codesign.report.style import LANE_COLOURS, LANE_NAMES
-from codesign.report.summary import Json
+from codesign.report.summary import Json, pass_words
 
 _HERE = f"{PROBLEM} && {PART}"
-_LANES = ("memory", "tensor", "vector", "scale_up", "scale_out", "latency")
+_BARS = (*LANES, "latency")
 
 #: Data name of a lane to what it is called, as a Vega expression over ``datum.key``.
 _LANE_NAME = "datum.key === 'scale_up' ? 'scale-up' : datum.key === 'scale_out' ? 'scale-out' : datum.key"
@@ -24,7 +25,7 @@ def _y() -> alt.Y:
     )
 
 
-def waterfall_figure(_: Json, tables: Tables) -> Figure | None:
+def waterfall_figure(summary: Json, tables: Tables) -> Figure | None:
     """The pass as a staircase of its operations, and how long each lane is busy in it."""
     if not tables["operations"]:
         return None
@@ -54,7 +55,7 @@ def waterfall_figure(_: Json, tables: Tables) -> Figure | None:
         alt.Tooltip("text:N", title="exposed"),
         alt.Tooltip("hidden:Q", title="hidden [ms]", format=".3~g"),
         alt.Tooltip("latency:Q", title="latency [ms]", format=".3~g"),
-        *(alt.Tooltip(f"{k}:Q", title=f"{LANE_NAMES[k]} [ms]", format=".3~g") for k in _LANES[:5]),
+        *(alt.Tooltip(f"{k}:Q", title=f"{LANE_NAMES[k]} [ms]", format=".3~g") for k in LANES),
     ]
     x = alt.X("start:Q", title="time of one pass [ms]", axis=alt.Axis(tickCount=6), scale=alt.Scale(nice=False))
     chart = alt.layer(
@@ -80,11 +81,11 @@ def waterfall_figure(_: Json, tables: Tables) -> Figure | None:
         .transform_filter(f"{_HERE} && datum.time > 0")
         .transform_calculate(exposed="datum.time - datum.hidden")
         .transform_joinaggregate(whole="sum(exposed)")
-        .transform_fold(list(_LANES))
+        .transform_fold(list(_BARS))
         .transform_aggregate(total="sum(value)", whole="max(whole)", groupby=["key"])
         .transform_calculate(lane=_LANE_NAME, share="datum.total / datum.whole")
     )
-    order = [LANE_NAMES[k] for k in _LANES]
+    order = [LANE_NAMES[k] for k in _BARS]
     y = alt.Y("lane:N", sort=order, title=None, axis=alt.Axis(ticks=False, domain=False, grid=False))
     share = alt.X("share:Q", title="busy share of the pass", axis=alt.Axis(format="%", tickCount=6))
     hue = alt.Color("lane:N", scale=scale, legend=None)
@@ -99,7 +100,7 @@ def waterfall_figure(_: Json, tables: Tables) -> Figure | None:
         "says which "
         "lane binds, grey is latency that no rate shortens, a dashed box is time hidden behind other operations. The "
         "steps end at "
-        "TPOT (times the tokens accepted per pass). Optima are shown before rounding, parts that miss the target at "
+        f"TPOT (times the tokens accepted per pass). {pass_words(summary)}, parts that miss the target at "
         "the least TPOT that they reach.",
         panels=(panel(chart, alt.Step(22)), panel(lanes, alt.Step(22), "How busy each lane is")),
         scope="part",
@@ -110,13 +111,13 @@ def timeline_figure(_: Json, tables: Tables) -> Figure | None:
     """One layer of each kind, lane by lane, in microseconds."""
     if not tables["operations"]:
         return None
-    order = ["operation", *(LANE_NAMES[k] for k in _LANES)]
+    order = ["operation", *(LANE_NAMES[k] for k in _BARS)]
     bars = (
         alt.Chart(data("operations"))
         .transform_filter(f"{_HERE} && datum.time > 0 && indexof(datum.name, '.') > 0")
         .transform_calculate(one="datum.time / datum.layers * 1000")
         .transform_window(end="sum(one)", sort=[alt.SortField("order")], frame=[None, 0])
-        .transform_fold(list(_LANES))
+        .transform_fold(list(_BARS))
         .transform_filter("datum.value > 0")
         .transform_calculate(
             lane=_LANE_NAME,
@@ -175,7 +176,7 @@ def timeline_figure(_: Json, tables: Tables) -> Figure | None:
     )
 
 
-def energy_figure(_: Json, tables: Tables) -> Figure | None:
+def energy_figure(summary: Json, tables: Tables) -> Figure | None:
     """All-in energy of an output token, by operation."""
     if not any(r["joules"] for r in tables["operations"]):
         return None
@@ -207,7 +208,7 @@ def energy_figure(_: Json, tables: Tables) -> Figure | None:
         name="energy",
         title="Where a token's energy goes",
         caption="Grey is what stands whether or not tokens flow: static power of the chip, and its share of host, "
-        "network and cooling.",
+        f"network and cooling. {pass_words(summary)}.",
         panels=(panel(chart, alt.Step(22)),),
         scope="part",
         basis="Drawn, not provisioned.",

@@ -37,10 +37,13 @@ def check_figure(_: Json, tables: Tables) -> Figure | None:
         "terms:N",
         "source:N",
     ]
+    told = alt.Text("ratio:Q", format=".2f")
+    above, below = (base.transform_filter(f"datum.ratio {side} 1") for side in (">=", "<"))  # away from the line at 1
     chart = alt.layer(
         base.mark_rule(opacity=0.6).encode(x=alt.datum(1.0)),
         base.mark_point(size=80, color="#d55e00").encode(x=x, y=y, tooltip=tooltip),
-        base.mark_text(align="left", dx=9).encode(x=x, y=y, text=alt.Text("ratio:Q", format=".2f")),
+        above.mark_text(align="left", dx=9).encode(x=x, y=y, text=told),
+        below.mark_text(align="right", dx=-9).encode(x=x, y=y, text=told),
     )
     panels = [panel(chart, alt.Step(26))]
     if tables["check_terms"]:

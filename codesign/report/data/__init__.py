@@ -8,7 +8,7 @@ from typing import Any
 
 from codesign.report.data.answers import answers, matrix, same_technology
 from codesign.report.data.designs import budget_use, mixes, rounding
-from codesign.report.data.frontier import band_rows, curves, ends
+from codesign.report.data.frontier import band_rows, behind, curves, ends
 from codesign.report.data.operations import ceilings, operations, roof_labels
 from codesign.report.data.power import drawn, power_table
 from codesign.report.data.search import convergence, elasticities, shadow_prices, starts
@@ -28,6 +28,7 @@ def tables(summary: Json) -> Tables:
         "matrix": matrix(summary),
         "same_technology": same_technology(summary),
         "frontier": found,
+        "frontier_behind": behind(summary, found),
         "frontier_labels": ends(summary, found),
         "bands": band_rows(summary),
         "mixes": mixes(summary),

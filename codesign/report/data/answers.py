@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from codesign.report.style import parts_of, words
+from codesign.report.data.designs import binding_words
+from codesign.report.style import parts_of
 from codesign.report.summary import (
     Json,
     built,
@@ -90,48 +91,83 @@ def _row(problem: Json, look: Any, entry: Json) -> dict[str, Any]:
 
 
 def matrix(summary: Json) -> list[dict[str, Any]]:
-    """One row per problem: the best optimum against the best existing part of the catalog, and the best hypothetical.
+    """One row per problem: the best answer of all, the best searched design, and the best parts of the catalog.
 
-    Rows: case, problem, target [ms], design, value, low, high, range (in words), part, machine, machine_value,
-    machine_status, machine_kinds, supposed and supposed_value (of hypothetical parts), gain (value over machine_value),
-    limited_by, active (constraints that bind, in words), runner_up, runner_up_of_best, note.
+    Rows: case, problem, target [ms]; best (words), best_part (key), best_value, best_range (words), best_kind
+    (``searched design`` or the status of a part), answer (the same, ``nothing`` where nothing serves), limited_by (of
+    the best answer); design, part (its key), value, low, high, range (in words), active (budgets that bind, in words);
+    machine, machine_value, machine_status, machine_kinds (the best part that exists or is announced); supposed,
+    supposed_value, supposed_overdraws (the best hypothetical part); gain (value over machine_value); second,
+    second_kind, second_value (what follows the best answer); runner_up, runner_up_value (the next searched technology);
+    least_tpot [ms] and least_label where nothing serves; note.
     """
     rows = answers(summary)
     found = []
     for problem in problems(summary):
         key = problem_key(problem)
-        here = [r for r in rows if r["problem"] == key and r["value"]]
+        everything = [r for r in rows if r["problem"] == key]
+        here = [r for r in everything if r["value"]]
         design = next((r for r in here if r["optimum"]), None)
         machine = next((r for r in here if not r["optimum"] and r["status"] != "hypothetical"), None)
         supposed = next((r for r in here if not r["optimum"] and r["status"] == "hypothetical"), None)
-        entry = next((e for k, e in candidates(problem) if design and k == design["part"]), None)
+        entries = dict(candidates(problem))
         runner = next((r for r in here if r["optimum"] and r is not design), None)
+        best, second = [*here[:2], None, None][:2]
+        least = min((r for r in everything if r["least_tpot"]), key=lambda r: r["least_tpot"], default=None)
         found.append(
             {
                 "case": case_of(problem).key,
                 "problem": key,
                 "target": problem["target_s"] * 1e3,
+                "best": best and named(best),
+                "best_part": best and best["part"],
+                "best_value": best and best["value"],
+                "best_kind": best and kind_of(best),
+                "best_range": range_words(best),
+                "answer": kind_of(best) if best else "nothing",
+                "limited_by": best["limited_by"] if best else "out of reach",
                 "design": design and design["label"].partition(", ")[2],
                 "part": design and design["part"],
                 "value": design and design["value"],
                 "low": design and design["low"],
                 "high": design and design["high"],
-                "range": f"{plain(design['low'])} – {plain(design['high'])}" if design and design["low"] else None,
+                "range": range_words(design),
+                "active": binding_words(entries[design["part"]]) if design else "",
                 "machine": machine and machine["label"],
                 "machine_value": machine and machine["value"],
                 "machine_status": machine and machine["status"],
                 "machine_kinds": machine and machine["kinds"],
                 "supposed": supposed and supposed["label"],
                 "supposed_value": supposed and supposed["value"],
+                "supposed_overdraws": supposed and (entries[supposed["part"]].get("overdraws") or None),
                 "gain": design["value"] / machine["value"] if design and machine else None,
-                "limited_by": design["limited_by"] if design else "out of reach",
-                "active": ", ".join(words(str(a)) for a in items(entry, "active_constraints")),
+                "second": second and named(second),
+                "second_kind": second and kind_of(second),
+                "second_value": second and second["value"],
                 "runner_up": runner and runner["label"].partition(", ")[2],
-                "runner_up_of_best": runner["value"] / design["value"] if runner and design else None,
+                "runner_up_value": runner and runner["value"],
+                "least_tpot": least["least_tpot"] if least and not here else None,
+                "least_label": named(least) if least and not here else None,
                 "note": problem.get("note") or "",
             }
         )
     return found
+
+
+def range_words(row: dict[str, Any] | None) -> str | None:
+    """The range of tokens/s/MW of an answer, where one was computed."""
+    known = row and row["low"] is not None and row["high"] is not None
+    return f"{plain(row['low'])} – {plain(row['high'])}" if row and known else None
+
+
+def named(row: dict[str, Any]) -> str:
+    """An answer by name: a searched design by its technology, a part by its title."""
+    return f"searched {row['label'].partition(', ')[2]} design" if row["optimum"] else row["label"]
+
+
+def kind_of(row: dict[str, Any]) -> str:
+    """What an answer is: a searched design, or a part of the catalog by its status."""
+    return "searched design" if row["optimum"] else f"{row['status']} part"
 
 
 def same_technology(summary: Json) -> list[dict[str, Any]]:

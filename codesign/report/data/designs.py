@@ -15,6 +15,36 @@ _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3
 AT_BOUND = 0.005
 
 
+#: A shadow price below this, the bar of the KKT residual, cannot be told from none.
+NO_PRICE = 1e-3
+
+
+def prices(design: Json) -> dict[str, tuple[float, float]]:
+    """Shadow prices by budget, lower end first; a single number in the summary stands for both."""
+    found = {}
+    for budget, price in part(design, "shadow_prices").items():
+        ends = (price.get("left"), price.get("right")) if isinstance(price, dict) else (price,)
+        known = [x for x in map(number, ends) if x is not None]
+        if known:
+            found[budget] = (min(known), max(known))
+    return found
+
+
+def idle(design: Json, budget: str) -> bool:
+    """Whether a budget that is used up has no price: more of it would buy nothing, nor would less cost anything."""
+    low, high = prices(design).get(budget, (math.inf, math.inf))
+    return max(abs(low), abs(high)) < NO_PRICE
+
+
+def binding_words(design: Json | None) -> str:
+    """The budgets that are used up, those with a price first, in words."""
+    names = [str(a) for a in items(design, "active_constraints")]
+    free = [a for a in names if idle(design or {}, a)]
+    told = ", ".join(words(a) for a in names if a not in free)
+    spare = f"{', '.join(words(a) for a in free)} (used up, worth nothing at the margin)" if free else ""
+    return "; ".join(filter(None, (told, spare)))
+
+
 def designs(summary: Json) -> Iterator[tuple[Json, Any, Json]]:
     """Problem, look and design of every feasible design."""
     looks = {p.key: p for p in parts_of(summary)}
@@ -91,7 +121,10 @@ def _at_bound(row: dict[str, Any]) -> str:
 
 
 def budget_use(summary: Json) -> list[dict[str, Any]]:
-    """Rows: case, problem, target [ms], part, label, budget, title, use (1 is all of it), active, limit, unit."""
+    """Rows: case, problem, target [ms], part, label, budget, title, use (1 is all of it), active, idle, limit, unit.
+
+    ``idle`` says of an active budget that it has no price (`idle`).
+    """
     declared = {b["name"]: b for b in items(summary, "budgets")}
     rows = []
     for problem, look, design in designs(summary):
@@ -107,6 +140,7 @@ def budget_use(summary: Json) -> list[dict[str, Any]]:
                         "title": words(name),
                         "use": use,
                         "active": name in active,
+                        "idle": name in active and idle(design, name),
                         "limit": number(about.get("limit")),
                         "unit": about.get("unit") or "",
                     }
@@ -134,7 +168,7 @@ def rounding(summary: Json) -> list[dict[str, Any]]:
                 "kkt": number(design.get("kkt_residual")),
                 "starts_near": near,
                 "starts": len(objectives),
-                "active": ", ".join(words(str(a)) for a in items(design, "active_constraints")),
+                "active": binding_words(design),
                 "limited_by": design.get("limited_by") or "",
             }
         )

@@ -6,7 +6,7 @@ from typing import Any
 from codesign.report.data.answers import answers
 from codesign.report.published import bands
 from codesign.report.style import Part, parts_of
-from codesign.report.summary import Json, case_of, cases, items, number, part
+from codesign.report.summary import Json, case_of, cases, items, number, optimum_key, part
 from codesign.report.words import mapping_words
 
 #: Points of one machine's curve that are drawn at most, evenly taken.
@@ -38,6 +38,36 @@ def curves(summary: Json) -> list[dict[str, Any]]:
             kept |= {"optimum": a["optimum"], "status": a["status"]}
             rows.append(kept | {"degrees": _degrees(a["degrees"]), "kind": "target", "target": a["target"]})
     return rows
+
+
+def behind(summary: Json, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each optimum, the frontier of the catalog's best part of its memory technology: rows of `curves`, with the
+    optimum as ``part`` and the part's name as ``label``.
+
+    An optimum is another machine at every target and so has no frontier of its own.  Where the catalog has no part of
+    its technology with a frontier, there are no rows.
+
+    Args:
+        rows: of `curves`.
+    """
+    built_with = {
+        m["arch"]: m.get("memory_technology") for p in items(summary, "problems") for m in items(p, "machines")
+    }
+    own: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for r in rows:
+        if r["kind"] == "frontier":
+            own.setdefault((r["case"], r["part"]), []).append(r)
+    found = []
+    for look in parts_of(summary):
+        for case in cases(summary):
+            theirs = [
+                points
+                for (key, arch), points in own.items()
+                if look.optimum and key == case.key and optimum_key(str(built_with.get(arch))) == look.key
+            ]
+            best = max(theirs, key=lambda points: max(r["value"] for r in points), default=[])
+            found += [r | {"part": look.key} for r in best]
+    return found
 
 
 def _point(case: str, look: Part, p: Json) -> dict[str, Any]:

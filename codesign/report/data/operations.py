@@ -10,10 +10,20 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
+from codesign.lanes import LANES
 from codesign.report.style import LANE_NAMES, spread
-from codesign.report.summary import Json, candidates, case_of, items, metric, number, part, problem_key, problems
-
-LANES = ("memory", "tensor", "vector", "scale_up", "scale_out")
+from codesign.report.summary import (
+    Json,
+    built_pass,
+    candidates,
+    case_of,
+    items,
+    metric,
+    number,
+    part,
+    problem_key,
+    problems,
+)
 
 #: Operations below this share of the pass are drawn as one row; CSV files keep them apart.
 SMALL = 0.008
@@ -26,11 +36,12 @@ NAMED = 8
 
 
 def passes(summary: Json) -> Iterator[tuple[Json, str, Json]]:
-    """Problem, part and entry of every answer that lists its operations."""
+    """Problem, part and entry of every answer that lists its operations; designs as `built_pass` tells them."""
     for problem in problems(summary):
         for key, entry in candidates(problem):
-            if items(entry, "operations") and metric(entry, "tpot_s"):
-                yield problem, key, entry
+            told = built_pass(entry)
+            if items(told, "operations") and metric(told, "tpot_s"):
+                yield problem, key, told
 
 
 def operations(summary: Json, small: float = SMALL) -> list[dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from codesign.report.data.operations import LANES, passes
+from codesign.lanes import LANES
+from codesign.report.data.operations import passes
 from codesign.report.style import LANE_NAMES, parts_of, words
 from codesign.report.summary import Json, case_of, items, metric, number, part, problem_key
 

@@ -3,19 +3,25 @@
 import math
 from typing import Any
 
-from codesign.report.data.designs import designs, head
+from codesign.report.data.designs import designs, head, prices
 from codesign.report.style import words
 from codesign.report.summary import Json, items, metric, number, part
+
+#: Numbers of a machine that count chips or switch a feature on.
+WHOLE = ("scale_up_domain", "scale_out_domain", "in_switch_reduction")
 
 #: Points of a convergence curve that are drawn at most.
 MOST_POINTS = 80
 
 
 def elasticities(summary: Json) -> list[dict[str, Any]]:
-    """Rows: case, problem, target [ms], part, label, leaf, title, value (d ln tokens/s/MW per d ln leaf)."""
+    """Rows: case, problem, target [ms], part, label, leaf, title, value (d ln tokens/s/MW per d ln leaf), size, rank.
+
+    Numbers that come whole (`WHOLE`) are left out: they move the answer in steps, which no derivative measures.
+    """
     rows = []
     for problem, look, design in designs(summary):
-        found = [(k, number(v)) for k, v in part(design, "elasticities").items()]
+        found = [(k, number(v)) for k, v in part(design, "elasticities").items() if k not in WHOLE]
         for rank, (leaf, value) in enumerate(sorted(((k, v) for k, v in found if v), key=lambda kv: -abs(kv[1]))):
             row = {"leaf": leaf, "title": words(leaf), "value": value, "size": abs(value), "rank": rank + 1}
             rows.append(head(problem, look) | row)
@@ -26,18 +32,14 @@ def shadow_prices(summary: Json) -> list[dict[str, Any]]:
     """Rows: case, problem, target [ms], part, label, budget, title, low, high, tie.
 
     Prices are d ln(tokens/s/MW) / d ln(budget).  Where the optimum sits on a kink (``tie``) the price is a range: one
-    more buys ``low``, one less costs ``high``.  A single number in the summary stands for both.
+    more buys ``low``, one less costs ``high``.
     """
     rows = []
     for problem, look, design in designs(summary):
-        for budget, price in part(design, "shadow_prices").items():
-            ends = (price.get("left"), price.get("right")) if isinstance(price, dict) else (price,)
-            known = [x for x in map(number, ends) if x is not None]
-            if known:
-                low, high = min(known), max(known)
-                tie = high - low > 1e-3 * max(abs(low), abs(high), 1e-12)
-                row = {"budget": budget, "title": words(budget), "low": low, "high": high, "tie": tie}
-                rows.append(head(problem, look) | row)
+        for budget, (low, high) in prices(design).items():
+            tie = high - low > 1e-3 * max(abs(low), abs(high), 1e-12)
+            row = {"budget": budget, "title": words(budget), "low": low, "high": high, "tie": tie}
+            rows.append(head(problem, look) | row)
     return rows
 
 

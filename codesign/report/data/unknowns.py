@@ -10,9 +10,7 @@ from codesign.glossary import describe
 from codesign.report.style import parts_of, pretty, words
 from codesign.report.summary import Json, items, number, part
 from codesign.report.words import quantity
-
-#: The entry in which all unknowns of a machine move at once, as the study names it.
-TOGETHER = "all_unknowns"
+from codesign.study.verdicts import TOGETHER
 
 
 def settings_of(entry: Json) -> list[Json]:
