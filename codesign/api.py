@@ -1,40 +1,108 @@
 """The Python interface, under the same names as the commands.
 
-Quantities are SI floats here; the command line parses texts with units into them.  Heavy imports happen on the
-first call.
+Quantities are SI floats here, or texts with units as on the command line: ``context="128Ki"``, ``tpot="20 ms"``.
+Heavy imports happen on the first call.
 """
 
+import math
 from collections.abc import Callable, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 Where = str | Path | None
 
-#: Keyword arguments of a request that are lengths, targets and the like, and those that are mapping flags.
-#: Cached tokens of decode where none are given.
-DEFAULT_CONTEXT = 131072.0
+#: A number in SI units, or a text with its unit.
+Quantity = float | str
 
+#: Keyword arguments of a request that are lengths, targets and the like, and those that are mapping flags.
 _ASKED = (
     "context", "cached", "new", "concurrency", "isl", "osl", "framework", "tpot", "ttft", "batch", "drafts", "skew",
     "output", "copies", "capacity_factor", "overflow", "dispatch",
 )  # fmt: skip
 _DEGREES = ("chips", "pp", "tp", "dp", "ep", "attention_split", "microbatches", "chunk")
 
+#: Unit of each argument that is a quantity, and arguments that are whole numbers.
+_UNITS = {
+    **dict.fromkeys(("context", "cached", "new", "isl", "osl", "chunk", "output"), "token"),
+    **dict.fromkeys(("tpot", "ttft", "link_latency"), "s"), "link_bandwidth": "B/s",
+    **dict.fromkeys(("batch", "concurrency", "drafts", "skew", "copies", "capacity_factor"), "1"),
+}  # fmt: skip
+_WHOLE = ("chips", "pp", "tp", "dp", "ep", "microbatches", "expert_chips")
+_DTYPES = ("weights", "kv_dtype", "attention_dtype")
+
+
+def _checked(given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments with texts read as quantities; what is no number, no whole number or an empty dtype is refused."""
+    from codesign import units
+    from codesign.errors import CodesignError
+
+    found = dict(given)
+    for name, value in given.items():
+        key = name if name.startswith("link_") else f"--{name.replace('_', '-')}"
+        if value is None:
+            continue
+        if name in _UNITS:
+            unit = _UNITS[name]
+            if isinstance(value, str):
+                try:
+                    found[name] = units.parse(value, unit)
+                except CodesignError as error:
+                    raise CodesignError(error.problem, key=key, allowed=error.allowed) from error
+            elif isinstance(value, bool) or not isinstance(value, Real):
+                example = f'a number in SI units or a text such as "{units.EXAMPLES[unit]}"'
+                raise CodesignError(f"{str(value)[:60]} is not a number", key=key, allowed=example)
+        elif name in _WHOLE:
+            if isinstance(value, bool) or not (isinstance(value, Integral) or _is_whole(value)):
+                raise CodesignError(f"{str(value)[:60]!r} is not a whole number", key=key, allowed="1 or more")
+            found[name] = int(value)
+        elif name in _DTYPES and not (isinstance(value, str) and value.strip()):
+            what = "is empty" if isinstance(value, str) else f"{str(value)[:60]} is no dtype"
+            raise CodesignError(what, key=key, allowed="a dtype such as fp8; not given, the checkpoint's own")
+    if found.get("chunk") is not None and not found["chunk"] >= 1.0:
+        raise CodesignError(f"{found['chunk']:g} tokens", key="--chunk", allowed="1 or more")
+    return found
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value) and float(value).is_integer()
+
+
+def _case(given: dict[str, Any], arch: str, model: str, flag_of_arch: str = "--arch") -> Any:
+    """The machine and the model; a name of another kind of file is told as such."""
+    from codesign.catalog import find_entry
+    from codesign.errors import CodesignError, UnknownName
+    from codesign.evaluation.case import load_case
+
+    try:
+        return load_case(
+            arch, model, weights=given["weights"], kv_dtype=given["kv_dtype"],
+            attention_dtype=given["attention_dtype"], use_ideal=given["ideal"], overrides=given["set"],
+            workspace=given["workspace"],
+        )  # fmt: skip
+    except UnknownName as error:
+        for flag, kind, name in ((flag_of_arch, "system", arch), ("--model", "model", model)):
+            if error.problem != f"unknown {kind} {str(name)[:80]!r}":
+                continue
+            try:
+                other = find_entry(name, given["workspace"])
+            except CodesignError:
+                continue
+            listed = f"a {kind}, as in 'codesign list {kind}'"
+            raise CodesignError(f"{other.name!r} is a {other.kind}, not a {kind}", key=flag, allowed=listed) from error
+        raise
+
 
 def _prepared(arch: str, model: str, phase: str, given: dict[str, Any]) -> tuple[Any, Any, Any]:
     """The case, the request and the degrees out of the arguments of `evaluate` and `frontier`."""
-    from codesign.evaluation.case import Degrees, load_case
+    from codesign.evaluation.case import Degrees
     from codesign.evaluation.request import Request
     from codesign.runtime import prepare
 
-    if phase == "decode" and given["context"] is None:
-        given["context"] = DEFAULT_CONTEXT
+    given = _checked(given)
     request = Request(phase=phase, **{k: given[k] for k in _ASKED})
     prepare()
-    case = load_case(
-        arch, model, weights=given["weights"], kv_dtype=given["kv_dtype"], attention_dtype=given["attention_dtype"],
-        use_ideal=given["ideal"], overrides=given["set"], workspace=given["workspace"],
-    )  # fmt: skip
+    case = _case(given, arch, model)
     return case, request, Degrees(**{k: given[k] for k in _DEGREES})
 
 
@@ -42,16 +110,16 @@ def evaluate(
     arch: str,
     model: str,
     phase: str = "decode",
-    context: float | None = None,
+    context: Quantity | None = None,
     *,
-    cached: float | None = None,
-    new: float | None = None,
+    cached: Quantity | None = None,
+    new: Quantity | None = None,
     concurrency: float | None = None,
-    isl: float | None = None,
-    osl: float | None = None,
+    isl: Quantity | None = None,
+    osl: Quantity | None = None,
     framework: str | None = None,
-    tpot: float | None = None,
-    ttft: float | None = None,
+    tpot: Quantity | None = None,
+    ttft: Quantity | None = None,
     batch: float | None = None,
     chips: int | None = None,
     pp: int | None = None,
@@ -60,14 +128,14 @@ def evaluate(
     ep: int | None = None,
     attention_split: str | None = None,
     microbatches: int | None = None,
-    chunk: float | None = None,
+    chunk: Quantity | None = None,
     drafts: int = 0,
     weights: str | None = None,
     kv_dtype: str | None = None,
     attention_dtype: str | None = None,
     ideal: bool = False,
     skew: float = 0.0,
-    output: float = 1000.0,
+    output: Quantity = 1000.0,
     copies: float = 0.0,
     capacity_factor: float | None = None,
     overflow: str = "drop",
@@ -77,11 +145,14 @@ def evaluate(
 ) -> Any:
     """Predict one model on one machine.
 
+    Lengths and times are numbers in tokens and seconds, or texts such as ``"128Ki"`` and ``"20 ms"``.
+
     Args:
         arch, model: names or aliases in the catalog.
         phase: ``prefill`` | ``midfill`` | ``decode`` | ``serve``.
-        context: cached tokens per sequence (decode); 131,072 where not given.
-        cached, new: cached and new tokens of a prompt; prefill takes ``new``, midfill both.
+        context: cached tokens per sequence; decode needs it.
+        cached, new: cached and new tokens of a prompt; prefill takes ``new``, midfill both.  In serve ``cached`` is the
+            part of ``isl`` that is found in the cache.
         concurrency, isl, osl: requests in flight on the whole mapping, tokens of prompt and answer (serve).
         framework: whose host time is added to each step (serve): ``sglang``, ``vllm``, ``trt``, ``atom``.
         tpot: target of decode and serve [s/token]; the batch is the largest that meets it.
@@ -111,23 +182,28 @@ def evaluate(
     case, request, degrees = _prepared(arch, model, phase, given)
     from codesign.evaluation.choose import evaluate_case
 
-    return evaluate_case(case, request, degrees)
+    found = evaluate_case(case, request, degrees)
+    if found.feasible and case.execution.calibrated and found.point is not None:
+        from codesign.calibration.interval import interval_document
+
+        found.document["interval"] = interval_document(*found.point, found.metrics, framework, workspace)
+    return found
 
 
 def frontier(
     arch: str,
     model: str,
     phase: str = "decode",
-    context: float | None = None,
+    context: Quantity | None = None,
     *,
-    cached: float | None = None,
-    new: float | None = None,
+    cached: Quantity | None = None,
+    new: Quantity | None = None,
     concurrency: float | None = None,
-    isl: float | None = None,
-    osl: float | None = None,
+    isl: Quantity | None = None,
+    osl: Quantity | None = None,
     framework: str | None = None,
-    tpot: float | None = None,
-    ttft: float | None = None,
+    tpot: Quantity | None = None,
+    ttft: Quantity | None = None,
     batch: float | None = None,
     chips: int | None = None,
     pp: int | None = None,
@@ -136,14 +212,14 @@ def frontier(
     ep: int | None = None,
     attention_split: str | None = None,
     microbatches: int | None = None,
-    chunk: float | None = None,
+    chunk: Quantity | None = None,
     drafts: int = 0,
     weights: str | None = None,
     kv_dtype: str | None = None,
     attention_dtype: str | None = None,
     ideal: bool = False,
     skew: float = 0.0,
-    output: float = 1000.0,
+    output: Quantity = 1000.0,
     copies: float = 0.0,
     capacity_factor: float | None = None,
     overflow: str = "drop",
@@ -166,9 +242,9 @@ def disaggregate(
     arch: str,
     experts_on: str,
     model: str,
-    context: float = DEFAULT_CONTEXT,
+    context: Quantity,
     *,
-    tpot: float | None = None,
+    tpot: Quantity | None = None,
     batch: float | None = None,
     chips: int | None = None,
     tp: int | None = None,
@@ -177,12 +253,13 @@ def disaggregate(
     microbatches: int | None = None,
     drafts: int = 0,
     skew: float = 0.0,
+    output: Quantity = 1000.0,
     copies: float = 0.0,
     capacity_factor: float | None = None,
     overflow: str = "drop",
     dispatch: str = "token",
-    link_bandwidth: float | None = None,
-    link_latency: float | None = None,
+    link_bandwidth: Quantity | None = None,
+    link_latency: Quantity | None = None,
     weights: str | None = None,
     kv_dtype: str | None = None,
     attention_dtype: str | None = None,
@@ -204,8 +281,8 @@ def disaggregate(
         microbatches: in flight; searched from 1 to 4 where not given.
         link_bandwidth: of a chip on either side of the link [B/s]; each side's scale-out where not given.
         link_latency: one way [s].
-        drafts, skew, copies, capacity_factor, overflow, dispatch, weights, kv_dtype, attention_dtype, ideal, set,
-            workspace: as in `evaluate`; overrides apply to both systems.
+        drafts, skew, output, copies, capacity_factor, overflow, dispatch, weights, kv_dtype, attention_dtype, ideal,
+            set, workspace: as in `evaluate`; overrides apply to both systems.
 
     Returns:
         a document of schema ``codesign.pair/1``, SI units.
@@ -213,37 +290,32 @@ def disaggregate(
     Raises:
         CodesignError: bad input, in one line.
     """
+    given = dict(locals())
     import equinox as eqx
 
     from codesign.errors import CodesignError
-    from codesign.evaluation.case import load_case
     from codesign.evaluation.pair import PairDegrees, disaggregate_cases
     from codesign.evaluation.request import Request
     from codesign.objective.pools import link_between
     from codesign.runtime import prepare
 
-    request = Request(
-        phase="decode", context=context, tpot=tpot, batch=batch, drafts=drafts, skew=skew, copies=copies,
-        capacity_factor=capacity_factor, overflow=overflow, dispatch=dispatch,
-    )  # fmt: skip
-    for name, value in (("link_bandwidth", link_bandwidth), ("link_latency", link_latency)):
+    given = _checked(given)
+    asked = {k: given[k] for k in _ASKED if k in given}
+    request = Request(phase="decode", **asked)
+    for name in ("link_bandwidth", "link_latency"):
+        value = given[name]
         if value is not None and not value >= 0.0:
             raise CodesignError(f"{value!r}", key=name, allowed="0 or more")
     prepare()
-    case, experts = (
-        load_case(
-            name, model, weights=weights, kv_dtype=kv_dtype, attention_dtype=attention_dtype, use_ideal=ideal,
-            overrides=set, workspace=workspace,
-        )
-        for name in (arch, experts_on)
-    )  # fmt: skip
+    case, experts = _case(given, arch, model), _case(given, experts_on, model, "--experts-on")
     link = link_between(case.machine, experts.machine)
-    if link_bandwidth is not None:
-        sides = (link_bandwidth, link_bandwidth)
+    if given["link_bandwidth"] is not None:
+        sides = (given["link_bandwidth"], given["link_bandwidth"])
         link = eqx.tree_at(lambda x: (x.attention_bandwidth, x.expert_bandwidth), link, sides)
-    if link_latency is not None:
-        link = eqx.tree_at(lambda x: x.latency, link, link_latency)
-    return disaggregate_cases(case, experts, request, PairDegrees(chips, tp, expert_chips, ep, microbatches), link)
+    if given["link_latency"] is not None:
+        link = eqx.tree_at(lambda x: x.latency, link, given["link_latency"])
+    degrees = PairDegrees(*(given[k] for k in ("chips", "tp", "expert_chips", "ep", "microbatches")))
+    return disaggregate_cases(case, experts, request, degrees, link)
 
 
 def optimize(

@@ -16,9 +16,6 @@ from codesign.technology import Package, Technology, load_package
 #: Scale-up domains that are built or announced [chips].
 DOMAINS = (8, 16, 32, 64, 72, 128, 144, 256)
 
-#: What `round_design` measures its distance by.
-ROUNDED = ("memory_bandwidth", "memory_capacity", "scale_up_bandwidth", "scale_up_domain")
-
 #: A 200G lane, per direction [B/s].
 LANE = 25e9
 
@@ -45,21 +42,19 @@ def _steps(value: float, choices: tuple[float, ...]) -> tuple[float, float]:
     return (max(below) if below else min(choices)), (min(above) if above else max(choices))
 
 
-def _memory(
-    design: Design, technology: Technology, package: Package, more: bool, taller: bool
-) -> tuple[float, float, int, int]:
-    """Bandwidth [B/s], capacity [B], stacks and layers with each count rounded up or down."""
+def _memory(design: Design, technology: Technology, package: Package, more: bool, taller: bool) -> tuple[float, float]:
+    """Bandwidth [B/s] and capacity [B] with stacks and layers rounded up or down."""
     bandwidth, capacity = float(design.memory_bandwidth), float(design.memory_capacity)
     layer, most = float(technology.layer_capacity), round(float(technology.layers))
     if technology.attachment == "edge":
         count = max(1, _round(float(stacks(design, technology)), more))
         layers = int(np.clip(HEIGHT * _round(capacity / (count * layer * HEIGHT), taller), HEIGHT, most))
-        return min(bandwidth, count * float(technology.bandwidth_per_stack)), count * layers * layer, count, layers
+        return min(bandwidth, count * float(technology.bandwidth_per_stack)), count * layers * layer
     if technology.attachment == "stacked":
         area = float(package.covered) * float(package.die_area)
         layers = int(np.clip(_round(capacity / (area * layer), taller), 1, most))
-        return min(bandwidth, area * float(technology.bandwidth_per_area)), area * layers * layer, 1, layers
-    return bandwidth, capacity, 0, 1
+        return min(bandwidth, area * float(technology.bandwidth_per_area)), area * layers * layer
+    return bandwidth, capacity
 
 
 def roundings(design: Design, technology: Technology, package: Package | None = None) -> list[Design]:
@@ -69,7 +64,7 @@ def roundings(design: Design, technology: Technology, package: Package | None = 
     lanes = max(1, round(float(design.scale_up_bandwidth) / LANE))
     found: dict[tuple[float, ...], Design] = {}
     for more, taller, domain in product((False, True), (False, True), (low, high)):
-        bandwidth, capacity, _, _ = _memory(design, technology, package, more, taller)
+        bandwidth, capacity = _memory(design, technology, package, more, taller)
         key = (bandwidth, capacity, domain)
         found.setdefault(
             key,
@@ -80,22 +75,6 @@ def roundings(design: Design, technology: Technology, package: Package | None = 
             ),
         )
     return list(found.values())
-
-
-def round_design(design: Design, technology: Technology, package: Package | None = None) -> Design:
-    """The buildable neighbour nearest in the logarithms of `ROUNDED`; the caller checks that it is feasible."""
-
-    def distance(other: Design) -> float:
-        pairs = [(float(getattr(other, f)), float(getattr(design, f))) for f in ROUNDED]
-        return sum(float(np.log(a / b)) ** 2 for a, b in pairs)
-
-    return min(roundings(design, technology, package), key=distance)
-
-
-def counts(design: Design, technology: Technology, package: Package | None = None) -> dict[str, int]:
-    """Stacks and layers of a buildable design (as `round_design` gives it), for the report."""
-    _, _, number, layers = _memory(design, technology, package or load_package(), True, False)
-    return {"stacks": number, "layers": layers}
 
 
 def bounds(technology: Technology, package: Package | None = None) -> tuple[Design, Design]:

@@ -20,7 +20,9 @@ def disk_errors(path: Path) -> Iterator[None]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         problem = "the disk is full; nothing is lost" if full else f"cannot be written: {error.strerror}"
         raise CodesignError(
-            problem, file=str(path), allowed="make room and go on (a study: with --resume)" if full else None
+            problem,
+            file=str(path),
+            allowed="make room and give the same command again (a study: with --resume)" if full else None,
         ) from error
 
 

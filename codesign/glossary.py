@@ -10,6 +10,9 @@ from typing import NamedTuple
 #: The one definition of time per output token, said on every chart.
 TPOT_DEFINITION = "TPOT = (total − TTFT)/(output − 1)"
 
+#: Schemas of documents that one module writes and another reads.
+EVALUATION, STUDY, VERIFY = "codesign.evaluation/1", "codesign.study/1", "codesign.verify/1"
+
 
 class Entry(NamedTuple):
     """One name of the results.
@@ -18,7 +21,8 @@ class Entry(NamedTuple):
         name: as written in JSON and in the columns of a table.
         unit: SI, ``1`` for a plain number, ``text`` for words.
         meaning: what it is, in one sentence.
-        group: where it belongs: metrics, request, mapping, memory, operations, counts, pair, machine, search, study.
+        group: where it belongs: metrics, request, mapping, memory, operations, execution, counts, pair, machine,
+            search, study.
     """
 
     name: str
@@ -50,9 +54,13 @@ ENTRIES: tuple[Entry, ...] = (
         (
             "tokens_per_s",
             "token/s",
-            "Output tokens (decode) or new prompt tokens (prefill, midfill) of the whole mapping.",
+            "Output tokens (decode, serve) or new prompt tokens (prefill, midfill) of the whole mapping.",
         ),
-        ("context_tokens_per_s", "token/s", "Cached and new prompt tokens served, in prefill and midfill."),
+        (
+            "context_tokens_per_s",
+            "token/s",
+            "Cached and new prompt tokens served; in serve those of the answers too; absent in decode.",
+        ),
         ("tokens_per_s_per_chip", "token/s", "tokens_per_s over the chips of the mapping."),
         ("tokens_per_s_per_user", "token/s", "1 / TPOT: the speed that one user sees."),
         (
@@ -129,8 +137,8 @@ ENTRIES: tuple[Entry, ...] = (
         (
             "rests_on",
             "text",
-            "Inputs of the machine by the kind of their source: datasheet, measured, estimate, rumour, assumption, "
-            "fitted.",
+            "Inputs of the machine, and the file of its kernel constants, by the kind of their source: datasheet, "
+            "measured, estimate, rumour, assumption, fitted.",
         ),
         ("kinds", "text", "Kinds of source that a machine's numbers rest on."),
     ),
@@ -181,12 +189,43 @@ ENTRIES: tuple[Entry, ...] = (
         ("hidden_s", "s", "What of its time passes behind other operations."),
         ("latency_s", "s", "Launches, hops and set-up that no rate shortens."),
         ("memory_bytes", "B", "Bytes moved to and from fast memory."),
+        ("mean_memory_bytes", "B", "Bytes that the mean chip of a stage moves to and from fast memory."),
+        ("mean_share", "1", "Work of the mean chip over the fullest one's, of all that is not memory; energy is its."),
         ("tensor_flop", "FLOP", "Matrix arithmetic."),
         ("vector_op", "op", "Elementwise operations."),
         ("scale_up_bytes", "B", "Bytes that a chip sends inside its scale-up domain."),
         ("scale_out_bytes", "B", "Bytes that a chip sends beyond it."),
         ("energy_j", "J", "Energy of one pass on the mean chip of each stage, without static power."),
         ("binding", "1", "Share of the pass by the lane that bound its operations."),
+    ),
+    *_group(
+        "execution",
+        ("calibrated", "1", "Whether the kernel constants were fitted to measurements."),
+        ("constants", "text", "Where the kernel constants come from: fitted on this chip, or inherited from others."),
+        ("ideal", "1", "Whether the answer is the speed of light: every efficiency 1, the hard maximum over lanes."),
+        ("p", "1", "Exponent of the smooth maximum over lanes, by kernel family; absent at the speed of light."),
+        ("overlap", "1", "Share of communication hidden behind another micro-batch's compute."),
+        ("setup", "1", "Share of the collectives' software set-up that is paid."),
+        ("all_reduce", "1", "Set-up of all-reduces and their kin over the machine's all_reduce_setup."),
+        ("all_to_all", "1", "Set-up of dispatch and combine over the machine's all_to_all_setup."),
+        ("launches", "1", "Seconds of one launch over the machine's launch, by kernel family."),
+        ("memory_efficiency", "1", "Achieved share of memory bandwidth, by kernel family."),
+        ("tensor_efficiency", "1", "Achieved share of the tensor rate for many rows, by format."),
+        ("rows_half", "token", "Rows at which a matrix product reaches half of that, by format."),
+        ("outputs_half", "1", "Elements of a product's result at which it reaches half, over what rows_half allows."),
+        ("grouped", "1", "What grouped products of experts reach of tensor_efficiency."),
+        ("expert_rows_half", "token", "Rows per expert at which grouped products reach half of that, by format."),
+        ("group_ops", "op", "Elementwise operations that each expert on the chip costs, hit or not."),
+        ("attention_tensor_efficiency", "1", "Achieved share of the tensor rate in attention scans and states."),
+        ("vector_efficiency", "1", "Achieved share of the vector rate."),
+        ("stream_ops", "op", "Elementwise operations that each stream of a scan costs beside its own."),
+        ("scale_up_efficiency", "1", "Achieved share of the scale-up bandwidth, of long messages."),
+        ("message_half", "B", "Bytes at which scale-up messages are half way from short to long."),
+        ("message_least", "1", "What the shortest messages reach of scale_up_efficiency."),
+        ("exchange", "1", "Achieved share of the scale-up bandwidth of dispatch and combine, of long messages."),
+        ("exchange_half", "B", "The same as message_half, of dispatch and combine."),
+        ("exchange_least", "1", "What the shortest of them reach of exchange."),
+        ("scale_out_efficiency", "1", "Achieved share of the scale-out bandwidth."),
     ),
     *_group(
         "counts",
@@ -321,7 +360,7 @@ ENTRIES: tuple[Entry, ...] = (
         ("power_basis", "text", "Whether megawatts are provisioned or drawn."),
         ("published_w", "W", "Chip power that the maker publishes."),
         ("envelope_w", "W", "Chip power by the formula: static and the largest over regimes of rates times energies."),
-        ("fitted", "1", "Whether the constants were fitted on this part."),
+        ("fitted", "1", "Whether the constants were fitted to this part's published power."),
         ("predicted", "1", "The model's value of a published figure."),
         ("published", "1", "The published figure."),
     ),
@@ -332,6 +371,7 @@ _BY_NAME = {entry.name: entry for entry in ENTRIES}
 #: What columns of flat tables are prefixed with, where one row holds several groups.
 PREFIXES = (
     "metrics",
+    "execution",
     "memory",
     "mapping",
     "request",

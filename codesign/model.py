@@ -96,11 +96,6 @@ class Counts(NamedTuple):
     window_bytes_per_sequence: float
     state_bytes_per_sequence: float
 
-    @property
-    def non_routed_parameters(self) -> float:
-        """Parameters outside routed experts, embedding and head included."""
-        return self.total_parameters - self.routed_parameters
-
 
 @dataclass(frozen=True)
 class Model:

@@ -11,7 +11,8 @@ per core and clock, and the regulators' efficiency :math:`\eta`.  The *envelope*
 the largest, over regimes (decode scan, GEMM, all-to-all, each at line or sustained rate), of the sum of lane rate x
 lane energy (physics: power).
 
-Five constants are fitted on H100, H200, B200 and MI300X (`codesign.power_fit`); the others are stated in
+Five constants are fitted (`codesign.power_fit`): on the GEMM power of H100, H200, B200 and MI300X, idle power of H100
+and B300, and bytes of GH200's and MI300A's HBM3; the others are stated in
 ``arch/measurements/power.toml`` with their arithmetic.  Left out: voltage and clock as choices of their own (a part
 that is pushed up its voltage curve draws more than this law), data-dependent switching, temperature, and the power of
 a busy chip that moves nothing.

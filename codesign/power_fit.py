@@ -1,8 +1,9 @@
 """Fit of the technology constants of board power, and the envelope against the published power of parts not fitted.
 
 ``python -m codesign.power_fit`` refits from the catalog's data and prints constants, residuals and the table; the
-results stand in ``arch/measurements/power.toml`` (physics: power).  H100, H200, B200 and MI300X are fitted; nothing
-is tuned to a part.
+results stand in ``arch/measurements/power.toml`` (physics: power).  Fitted are the GEMMs of H100, H200, B200 and MI300X
+at their published power, the idle power of H100 and B300, and the bytes of GH200's and MI300A's HBM3; nothing is tuned
+to a part.
 """
 
 import sys
@@ -12,13 +13,17 @@ import equinox as eqx
 import numpy as np
 
 from codesign.catalog.loader import Where, load_accelerator, load_file, load_machine, load_measurement, load_memory
-from codesign.lanes import TENSOR_DTYPES
+from codesign.lanes import TENSOR_DTYPES, Number
 from codesign.machine import Machine
 from codesign.power import Constants, energies, load_constants, memory_energy, node_key, regimes
 
-#: The systems on which the constants are fitted, and those on which the envelope is shown without refitting.
+#: The systems whose published power the constants are fitted to, and those whose is shown beside the envelope.
 FITTED = ("h100", "h200", "b200", "mi300x")
 SHOWN = ("b300", "gb200-nvl72", "gb300-nvl72", "mi355x", "vera-rubin-nvl72", "jalapeno")
+
+#: The accelerators whose idle power the fit uses, and those whose measured energy of a byte of HBM3 it uses.
+IDLE = ("h100", "b300")
+STREAMED = ("gh200", "mi300a")
 
 #: The five constants that `fit` determines.
 FREE = ("static_per_area", "on_die_gpu", "tensor_fp8", "width_exponent", "unit_exponent")
@@ -105,13 +110,13 @@ class Fit(NamedTuple):
     rms: float
 
 
+def _free(c: Constants) -> tuple[Number, ...]:
+    """The constants of `FREE`, in that order."""
+    return c.static_per_area, c.on_die["gpu"], c.tensor_fp8, c.width_exponent, c.unit_exponent
+
+
 def _with(constants: Constants, log_values: np.ndarray) -> Constants:
-    values = [float(v) for v in np.exp(log_values)]
-    return eqx.tree_at(
-        lambda c: (c.static_per_area, c.on_die["gpu"], c.tensor_fp8, c.width_exponent, c.unit_exponent),
-        constants,
-        tuple(values),
-    )
+    return eqx.tree_at(_free, constants, tuple(float(v) for v in np.exp(log_values)))
 
 
 def fit(workspace: Where = None) -> Fit:
@@ -126,9 +131,9 @@ def fit(workspace: Where = None) -> Fit:
     start = load_constants(workspace)
     m = load_measurement("power", workspace)
     parts = [load_part(name, workspace) for name in FITTED]
-    idle = {name: (m.si(f"idle_{name}", "W"), load_part(name, workspace).die_area) for name in ("h100", "b300")}
+    idle = {name: (m.si(f"idle_{name}", "W"), load_part(name, workspace).die_area) for name in IDLE}
     hbm3 = load_memory("hbm3", workspace).device_energy.si
-    stream = {name: m.si(f"system_energy_{name}", "J/B") for name in ("gh200", "mi300a")}
+    stream = {name: m.si(f"system_energy_{name}", "J/B") for name in STREAMED}
 
     def residuals(log_values: np.ndarray) -> dict[str, float]:
         c = _with(start, log_values)
@@ -143,8 +148,7 @@ def fit(workspace: Where = None) -> Fit:
             out[f"{name} HBM3 stream"] = float(np.log(memory_energy(c, hbm3, "gpu", 1.0) / joules))
         return out
 
-    free = (start.static_per_area, start.on_die["gpu"], start.tensor_fp8, start.width_exponent, start.unit_exponent)
-    x0 = np.log([float(v) for v in free])
+    x0 = np.log([float(v) for v in _free(start)])
     found = least_squares(lambda x: list(residuals(x).values()), x0, xtol=1e-12, ftol=1e-12, gtol=1e-12)
     constants, left = _with(start, found.x), residuals(found.x)
     spread = 2.0 * found.cost / (len(left) - len(FREE))
@@ -155,7 +159,10 @@ def fit(workspace: Where = None) -> Fit:
 
 
 class EnvelopeRow(NamedTuple):
-    """One line of `envelope_table`: watts published and by the envelope, their ratio, and the regime that sets it."""
+    """One line of `envelope_table`: watts published and by the envelope, their ratio, and the regime that sets it.
+
+    ``fitted`` where the published power itself was fitted to.
+    """
 
     part: str
     title: str
@@ -167,7 +174,7 @@ class EnvelopeRow(NamedTuple):
 
 
 def envelope_table(workspace: Where = None, parts: tuple[str, ...] = FITTED + SHOWN) -> list[EnvelopeRow]:
-    """The envelope against the published chip power, for the fitted parts and, without refitting, for the others."""
+    """The envelope against the published chip power, of the parts whose power was fitted to and of the others."""
     constants = load_constants(workspace)
     rows = []
     for name in parts:
@@ -186,13 +193,12 @@ def envelope_table(workspace: Where = None, parts: tuple[str, ...] = FITTED + SH
 def report(workspace: Where = None) -> str:
     """Refit and tell: constants with one standard deviation, residuals, and the table."""
     result = fit(workspace)
-    c = result.constants
-    values = (c.static_per_area, c.on_die["gpu"], c.tensor_fp8, c.width_exponent, c.unit_exponent)
-    lines = [f"{k:<18} {v:.6g} +- {result.deviations[k]:.2g} (SI)" for k, v in zip(FREE, values, strict=True)]
+    values = zip(FREE, _free(result.constants), strict=True)
+    lines = [f"{k:<18} {v:.6g} +- {result.deviations[k]:.2g} (SI)" for k, v in values]
     lines += [f"{name:<22} {100 * float(np.expm1(value)):+.1f} %" for name, value in result.residuals.items()]
     lines.append(f"rms of log residuals   {result.rms:.4f}")
     for row in envelope_table(workspace):
-        told = "fitted" if row.fitted else "not fitted"
+        told = "fitted" if row.fitted else "idle power alone fitted" if row.part in IDLE else "not fitted"
         watts = f"{row.published_w:6.0f} W published, {row.envelope_w:6.0f} W envelope"
         lines.append(f"{row.part:<18} {watts}, {row.ratio:.2f}, by {row.regime}, {told}")
     return "\n".join(lines)

@@ -135,9 +135,8 @@ def load_technology(name: str, workspace: Where = None, *, at: str = "value") ->
     Args:
         name: file of ``arch/memories``.
         workspace: as in `codesign.catalog.load_file`.
-        at: ``value`` | ``low`` | ``high``: which end of the stated ranges of bandwidth, capacity per layer, layers
-        and heat to
-            take (``low`` is the pessimist's); energies keep their value.
+        at: ``value`` | ``low`` | ``high``: which end of the stated ranges of bandwidth, capacity per layer, layers and
+            heat to take (``low`` is the pessimist's); energies keep their value.
 
     Raises:
         CodesignError: unknown name or end, or an edge memory without layer numbers in package.toml.

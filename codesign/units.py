@@ -218,9 +218,10 @@ def _scaled(value: str | int | float) -> tuple[Fraction, str]:
     return number, unit
 
 
-def _finish(number: Fraction, told: object) -> float:
-    if number < 0:
-        raise CodesignError(f"{_told(told)} is negative", allowed="zero or more")
+def _finish(number: Fraction, told: object, positive: bool = False) -> float:
+    if number < 0 or (positive and number == 0):
+        what = "negative" if number < 0 else "zero"
+        raise CodesignError(f"{_told(told)} is {what}", allowed="more than zero" if positive else "zero or more")
     try:
         result = float(number)
     except OverflowError:
@@ -234,7 +235,7 @@ def _bare_allowed(powers: tuple[tuple[str, int], ...]) -> bool:
     return all(base in COUNTS for base, _ in powers)
 
 
-def parse(value: str | int | float, unit: str, *, bare: bool = False) -> float:
+def parse(value: str | int | float, unit: str, *, bare: bool = False, positive: bool = False) -> float:
     """Convert a quantity to a float in ``unit``.
 
     Args:
@@ -242,9 +243,10 @@ def parse(value: str | int | float, unit: str, *, bare: bool = False) -> float:
             (tokens, chips, 1) and, with ``bare``, everywhere: it is then taken to be in ``unit``.  Zero needs none.
         unit: what the caller needs, e.g. ``B/s``, ``s``, ``J/FLOP``, ``dollar/h``, ``token``, ``1``.
         bare: accept plain numbers for quantities with a dimension (Python arguments; never catalog files).
+        positive: refuse zero as well.
 
     Raises:
-        CodesignError: not a number, not finite, negative, unknown unit, or a unit of another dimension.
+        CodesignError: not a number, not finite, negative (or zero), unknown unit, or a unit of another dimension.
     """
     target = dimension(unit)
     number, written = _scaled(value)
@@ -252,11 +254,11 @@ def parse(value: str | int | float, unit: str, *, bare: bool = False) -> float:
     if not written:
         if number and not (bare or _bare_allowed(target.powers)):
             raise CodesignError(f"{_told(value)} has no unit", allowed=example)
-        return _finish(number, value)
+        return _finish(number, value, positive)
     source = dimension(written)
     if source.powers != target.powers:
         raise CodesignError(f"{_told(value)} has the wrong dimension", allowed=example)
-    return _finish(number * source.factor / target.factor, value)
+    return _finish(number * source.factor / target.factor, value, positive)
 
 
 def _told(value: object) -> str:

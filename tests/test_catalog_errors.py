@@ -241,6 +241,34 @@ def test_duplicate_names_and_aliases(catalog: Workspace) -> None:
     assert expected in line_of(lambda: list_catalog("arch", catalog))
 
 
+def test_a_list_may_go_on_past_a_name_that_stands_twice(catalog: Workspace) -> None:
+    """Every other file is still listed, and the second of the two says what is wrong with it."""
+    folder = catalog.roots[0][1] / "arch/accelerators"
+    other = FILES["accelerator"][1].replace('name = "chip"', 'name = "second"')
+    (folder / "second.toml").write_text(other, encoding="utf-8")
+    problems = {e.name: e.problem for e in list_catalog("arch", catalog, strict=False)}
+    assert problems.keys() == {"chip", "second", "rack", "stacks", "constants"}
+    assert "second.toml: aliases: 'little-chip' already names arch/accelerators/chip.toml" in str(problems["second"])
+    assert [name for name, problem in problems.items() if problem] == ["second"]
+
+
+def test_errors_name_the_workspace_that_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_catalog(tmp_path / "mine")
+    (tmp_path / "mine" / CHIP).write_text("")
+    monkeypatch.chdir(tmp_path)
+    for named in ("mine", str(tmp_path / "mine")):
+        assert line_of(lambda: load_accelerator("chip", named)).startswith(f"{named}/{CHIP}: is empty")  # noqa: B023
+        assert load_file("system", "rack", named).origin.label == f"{named}/arch/systems/rack.toml"
+    (tmp_path / "mine" / CHIP).unlink()
+    told = line_of(lambda: load_system("rack", "mine"))
+    assert told.startswith("mine/arch/systems/rack.toml: accelerator: unknown accelerator 'chip'")
+    # Where nobody named a folder, it is the current one, and a path within it is enough.
+    (tmp_path / "mine" / "optimize").mkdir(exist_ok=True)
+    (tmp_path / "mine" / CHIP).write_text("")
+    monkeypatch.chdir(tmp_path / "mine")
+    assert line_of(lambda: load_accelerator("chip")).startswith(f"{CHIP}: is empty")
+
+
 GARBAGE = [
     "nan", "inf", "-inf", "-1", "0", "true", "[]", "{}", '""', '"nan"', "1e400", "9" * 30, "[1, 2]", '["a"]',
     "1979-05-27",     '"8 TB/s"', '"3 furlongs"', '"-2 s"', "'''x'''", "{ value = 1 }", '"\\u0000"',

@@ -63,7 +63,16 @@ def codesign(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     [
         (("evaluate", *K3[:4], "--context", "many"), ("--context", "is not a number")),
         (("evaluate", *K3[:4], "--context", "20 s"), ("--context", "wrong dimension", "128Ki")),
-        (("evaluate", *K3[:4], "--context", "-5"), ("--context", "negative")),
+        (("evaluate", *K3[:4], "--context", "-5"), ("--context", "negative", "more than zero")),
+        (("evaluate", *K3[:4], "--context", "0"), ("--context", "zero", "more than zero")),
+        (("evaluate", *K3[:4], "--context", "1.5"), ("--context", "fraction", "whole number")),
+        (("evaluate", *K3[:4], "--context", "1e30"), ("--context", "at most 1,000,000,000")),
+        (("evaluate", *K3, "--batch", "1e30"), ("--batch", "at most 10,000,000")),
+        (("evaluate", *K3, "--weights", ""), ("--weights: is empty",)),
+        (("evaluate", *K3, "--skew", "nan"), ("--skew", "0 to 1.5")),
+        (("evaluate", *K3, "--set", "foo=1"), ("--set", "section.key=value", "accelerator.memory_bandwidth")),
+        (("evaluate", *K3, "--set", "model.hidden=-1"), ("--set model.hidden", "-1 is out of bounds", "at least 1")),
+        (("evaluate", *K3[2:], "--arch", "kimi-k3"), ("--arch: 'kimi-k3' is a model, not a system",)),
         (("evaluate", *K3, "--tpot", "20"), ("--tpot", "no unit", "20 ms")),
         (("evaluate", *K3, "--tpot", "0 ms"), ("--tpot",)),
         (("evaluate", *K3, "--phase", "dream"), ("--phase", "allowed: prefill, midfill, decode, serve")),
@@ -73,6 +82,9 @@ def codesign(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
         (("evaluate", *K3, "--batch", "nan"), ("--batch",)),
         (("evaluate", *K3, "--attention-split", "sideways"), ("heads, context",)),
         (("evaluate", *K3, "--kv-dtype", "fp7"), ("--kv-dtype", "fp8")),
+        (("evaluate", *K3, "--experts-on", "jalapeno", "--osl", "5000"), ("--osl: has no meaning for two pools",)),
+        (("evaluate", *K3, "--experts-on", "jalapeno", "--dp", "2"), ("--dp: has no meaning for two pools", "--ep")),
+        (("evaluate", *K3, "--experts-on", "jalapeno", "--output", "0"), ("--output",)),
         (("evaluate", *K3, "--set", "accelerator.memory_bandwidht=3 TB/s"), ("--set", "memory_bandwidth")),
         (("evaluate", *K3, "--set", "accelerator.memory_bandwidth=3 GB"), ("memory_bandwidth", "B/s")),
         (("evaluate", "--arch", "gb200-nvl27", *K3[2:]), ("gb200-nvl27", "gb200-nvl72")),
@@ -424,3 +436,70 @@ def test_every_name_of_a_result_is_in_the_glossary(codesign: Codesign) -> None:
     names = {name for part in (*parts, *found["operations"]) for name in part}
     assert len(names) > 60
     assert unknown(sorted(names)) == []
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_narrow_terminals_cut_no_number_and_break_no_name(
+    codesign: Codesign, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    asked = ("evaluate", *K3, "--tp", "1", "--dp", "64", "--pp", "1", "--ep", "64", "--batch", "4")
+    found = codesign(*asked, "--json").json()
+    monkeypatch.setenv("COLUMNS", str(width))
+    page = codesign(*asked).out
+    rows = {line.split()[0]: line for line in page.splitlines() if line.split()}
+    whole = found["metrics"]["pass_s"]
+    for operation in found["operations"]:
+        time = f"{operation['time_s'] * 1e6:,.0f}" if operation["time_s"] >= 100e-6 else ""
+        assert time in rows[operation["name"]].split() or not time
+        assert f"{operation['time_s'] / whole:.1%}" in rows[operation["name"]]
+    assert f"{found['metrics']['tokens_per_s_per_megawatt']:,.0f}" in page
+    assert ("not shown in" in page) == (width < 120)
+
+
+def test_what_does_not_fit_has_no_rates(codesign: Codesign) -> None:
+    asked = ("evaluate", "--arch", "h100", "--model", "kimi-k3", "--context", "8Ki", "--chips", "8")
+    page = codesign(*asked).out
+    assert "not feasible: does not fit" in page
+    assert "gives up --chips" in page
+    assert "$ per million" not in page
+    assert "Operations" not in page
+    none = codesign("evaluate", *K3[:4], "--context", "1e9").out
+    assert "nothing serves: no mapping up to 72 chips" in none
+
+
+def test_an_encoding_without_the_signs_is_no_failure() -> None:
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    program = "from codesign.cli import main; main(['show', 'kimi-k3'])"
+    told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, env=environment, check=False)
+    assert (told.returncode, told.stderr) == (0, b"")
+    assert b"27,648 B" in told.stdout
+    assert told.stdout.isascii()
+
+
+def test_the_example_of_init_works_when_pasted(codesign: Codesign, tmp_path: Path, monkeypatch: Any) -> None:
+    page = " ".join(codesign("init", "--help").out.replace("│", " ").split())
+    example = page[page.index("codesign evaluate ") + len("codesign ") :].split()
+    asked = tuple(example[: example.index("--context") + 2])
+    monkeypatch.chdir(tmp_path)
+    assert codesign("init", "mine").code == 0
+    assert codesign(*asked, "--json").json()["feasible"]
+
+
+def test_a_prompt_that_is_cached_in_part_says_so(codesign: Codesign) -> None:
+    asked = ("--arch", "b200", "--model", "gpt-oss-120b", "--phase", "serve", "--osl", "1Ki", "--concurrency", "64")
+    page = codesign("evaluate", *asked, "--tp", "8", "--pp", "1", "--dp", "1", "--isl", "8Ki", "--cached", "4Ki").out
+    assert "8,192 tokens in (4,096 of them cached), 1,024 out" in page
+
+
+def test_an_imported_model_that_hides_a_bundled_one_is_told(codesign: Codesign, tmp_path: Path) -> None:
+    config = str(ROOT / "tests/data/hf-configs/openai--gpt-oss-20b_config.json")
+    for name, told in (("gpt-oss-120b", True), ("of-my-own", False)):
+        notes = codesign("import-model", config, "--name", name, "--workspace", str(tmp_path), "--json").json()["notes"]
+        assert any("bundled model gpt-oss-120b" in note for note in notes) == told
+
+
+def test_a_chip_at_its_power_limit_has_no_margin_of_power(codesign: Codesign) -> None:
+    asked = ("--arch", "b200", "--model", "llama3.1-70b", "--context", "8Ki", "--tp", "8", "--pp", "1", "--dp", "1")
+    limit = ("--batch", "64", "--ideal", "--set", "accelerator.power_limit=300 W")
+    assert "at the power limit" in codesign("evaluate", *asked, *limit).out
+    assert "below the power limit" in codesign("evaluate", *asked, *limit[:-2]).out

@@ -88,10 +88,10 @@ def test_overrides_of_plain_values(catalog: Workspace) -> None:
         ("system.accelerator=chop", "rack.toml: accelerator: unknown accelerator 'chop' (allowed: nearest: chip"),
         ("system.topology=star", "--set system.topology: 'star' is not allowed"),
         ("system.aliases.0=x", "unknown key '0' in system.aliases"),
-        ("accelerator", "--set: 'accelerator' is not key=value"),
-        ("=3", "is not key=value"),
-        ("accelerator.=3", "is not key=value"),
-        ("", "is not key=value"),
+        ("accelerator", "--set: 'accelerator' is not section.key=value"),
+        ("=3", "is not section.key=value"),
+        ("accelerator.=3", "is not section.key=value"),
+        ("", "is not section.key=value"),
     ],
 )  # fmt: skip
 def test_refused_overrides(catalog: Workspace, override: str, expected: str) -> None:

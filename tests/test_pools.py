@@ -174,8 +174,15 @@ def test_the_api_finds_a_pair_and_refuses_what_is_none() -> None:
     again = codesign.disaggregate(
         "gb200-nvl72", "jalapeno", "deepseek-v3", 32768.0, tpot=0.03, chips=16, kv_dtype="fp8", tp=m["tp"],
         expert_chips=m["expert_chips"], ep=m["ep"], microbatches=m["microbatches"], batch=found["request"]["batch"],
+        output=5000.0,
     )  # fmt: skip
     np.testing.assert_allclose(again["metrics"]["tokens_per_s"], found["metrics"]["tokens_per_s"], rtol=1e-9)
+    # What the pair draws in all over what it answers: joules per token; 1,000 tokens a query, or as many as are said.
+    a, b = found["metrics"], again["metrics"]
+    np.testing.assert_allclose(a["energy_per_token_j"] * a["tokens_per_s_per_megawatt_drawn"], 1e6)
+    np.testing.assert_allclose(a["energy_per_query_j"], 1000.0 * a["energy_per_token_j"])
+    np.testing.assert_allclose(b["energy_per_query_j"], 5000.0 * a["energy_per_token_j"])
+    assert (found["request"]["output"], again["request"]["output"]) == (1000.0, 5000.0)
     few = codesign.disaggregate("gb200-nvl72", "jalapeno", "deepseek-v3", 32768.0, tpot=1e-5, chips=16, expert_chips=16)
     assert not few["feasible"]
     assert few["margin"]["tpot_s"] < 0.0
@@ -186,6 +193,7 @@ def test_the_api_finds_a_pair_and_refuses_what_is_none() -> None:
     bad: Any = (
         ({"expert_chips": 129}, "1 to 128"), ({"chips": 1000}, "--chips"), ({"chips": 16, "tp": 3}, "--tp"),
         ({"copies": -1.0}, "--copies"), ({"link_latency": -1.0}, "link_latency"),
+        ({"output": 0.0}, "--output"),
     )  # fmt: skip
     for given, words in bad:
         with pytest.raises(CodesignError, match=words):

@@ -162,16 +162,21 @@ def test_envelope_against_published(table):
         assert 0.75 < table[part].ratio < 0.9, part
 
 
-def test_the_table_of_the_readme_is_current(table):
+def test_the_table_of_the_readme_is_current(table, fitted):
     # The catalog lies beside the package, in the checkout as in the wheel.
     lines = (bundled_root() / "arch" / "README.md").read_text(encoding="utf-8").splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
-    told = [row for row in rows if row[-1] in ("fitted", "not fitted")]
+    told = [row for row in rows if row[-1].endswith("fitted")]
     assert len(told) == len(table)
     for row, part in zip(told, table.values(), strict=True):
         assert float(row[1].replace(",", "")) == part.published_w
         assert float(row[2].replace(",", "")) == pytest.approx(part.envelope_w, abs=1.0)
         assert float(row[3]) == pytest.approx(part.ratio, abs=0.006)
+        # What of each part the twelve residuals use.
+        used = {name.split()[0] for name in fitted.residuals if name.endswith("GEMM")}
+        idle = {name.split()[0] for name in fitted.residuals if name.endswith("idle")}
+        name = load_part(part.part).accelerator
+        assert row[-1] == ("fitted" if name in used else "idle power alone fitted" if name in idle else "not fitted")
 
 
 def test_tpu_v4_measured_outside_the_fit():

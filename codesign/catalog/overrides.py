@@ -65,7 +65,7 @@ def parse_overrides(texts: Iterable[str | Override], targets: Sequence[str] = TA
             target, *path = (part.strip() for part in key.replace("[", ".").replace("]", "").split("."))
             if not equals or not path or not all((target, *path)):
                 example = 'accelerator.memory_bandwidth="30 TB/s"'
-                raise CodesignError(f"{text[:80]!r} is not key=value", key="--set", allowed=f"e.g. {example}")
+                raise CodesignError(f"{text[:80]!r} is not section.key=value", key="--set", allowed=f"e.g. {example}")
             value = value.strip()
             if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
                 value = value[1:-1]
@@ -164,7 +164,7 @@ def _plain(text: str, annotation: Any) -> Any:
         return {"true": True, "false": False}.get(text.casefold(), text)
     if int in types:
         try:
-            value = units.parse(text, "1")
+            value = units.parse(text.removeprefix("-"), "1") * (-1.0 if text.startswith("-") else 1.0)
         except CodesignError:
             return text
         return int(value) if value.is_integer() else value

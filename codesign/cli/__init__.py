@@ -4,6 +4,7 @@ Exit codes: 0 success (an infeasible request is an answer), 1 a run that failed,
 Nothing heavy is imported here: every command loads what it needs when it runs, so that ``--help`` answers at once.
 """
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -59,7 +60,13 @@ for module in (show, importing, evaluate, study, verify, calibrate, tools):
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Entry point of the ``codesign`` program: runs a command and exits with its code."""
+    """Entry point of the ``codesign`` program: runs a command and exits with its code.
+
+    Characters that the terminal's encoding lacks are told as question marks.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     code = run(args)
     try:
         sys.stdout.flush()

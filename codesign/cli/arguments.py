@@ -39,10 +39,13 @@ def _length(flag: str, words: str) -> Any:
 
 
 Context = Annotated[str | None, _length("--context", "Cached tokens per sequence in decode: 515000, 128Ki, 128k.")]
-Cached = Annotated[str | None, _length("--cached", "Tokens that a prompt finds in the cache (midfill, serve).")]
+Cached = Annotated[
+    str | None,
+    _length("--cached", "Tokens that a prompt finds in the cache: before --new in midfill, a part of --isl in serve."),
+]
 New = Annotated[str | None, _length("--new", "New tokens of a prompt (prefill, midfill).")]
-Isl = Annotated[str | None, _length("--isl", "Tokens of a prompt (serve).")]
-Osl = Annotated[str | None, _length("--osl", "Tokens of an answer (serve).")]
+Isl = Annotated[str | None, _length("--isl", "Tokens of a whole prompt (serve).")]
+Osl = Annotated[str | None, _length("--osl", "Tokens of an answer, 2 or more (serve).")]
 Concurrency = Annotated[
     float | None,
     typer.Option(
@@ -101,7 +104,9 @@ Microbatches = Annotated[
     int | None, typer.Option(min=1, metavar="N", rich_help_panel=_MAPPING, help="Micro-batches in flight.")
 ]
 Drafts = Annotated[int, typer.Option(min=0, metavar="N", rich_help_panel=_MAPPING, help="Speculated tokens per pass.")]
-Skew = Annotated[float, typer.Option(metavar="S", min=0, help="Exponent of expert popularity; 0 routes to all alike.")]
+Skew = Annotated[
+    float, typer.Option(metavar="S", help="Exponent of expert popularity, 0 to 1.5; 0 routes to all alike.")
+]
 _EXPERTS = "Experts"
 Copies = Annotated[
     int,
@@ -150,17 +155,30 @@ class Interrupted(Exception):
     """The user stopped a run; the message says how to go on."""
 
 
-def quantity(text: str | None, unit: str, option: str) -> float | None:
+def quantity(text: str | None, unit: str, option: str, *, zero: bool = False, whole: bool = False) -> float | None:
     """A quantity given on the command line, in ``unit``; an error names the option.
 
     A bare number is refused where the unit is more than a count: ``--tpot 20`` could be seconds or milliseconds.
+
+    Args:
+        text: as given; None stays None.
+        unit: what the caller needs.
+        option: as the command line calls it.
+        zero: zero is allowed.
+        whole: only whole numbers are, as of tokens.
+
+    Raises:
+        CodesignError: not such a quantity.
     """
     if text is None:
         return None
     try:
-        return units.parse(text, unit)
+        value = units.parse(text, unit, positive=not zero)
     except CodesignError as error:
         raise CodesignError(error.problem, key=option, allowed=error.allowed) from error
+    if whole and not value.is_integer():
+        raise CodesignError(f"{text.strip()!r} is a fraction of {unit}s", key=option, allowed="a whole number")
+    return value
 
 
 def add_command(app: typer.Typer, function: Callable[..., None], *examples: str, name: str | None = None) -> None:

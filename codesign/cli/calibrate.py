@@ -8,6 +8,9 @@ import typer
 from codesign.cli import arguments as arg
 from codesign.errors import CodesignError
 
+#: Numbers of lines that are told where some are left out.
+LINES = 8
+
 
 def register(app: typer.Typer) -> None:
     """Add this module's commands to the program."""
@@ -77,7 +80,8 @@ def validate(
 ) -> None:
     """Predict measured points and tell the error, with the coverage of the intervals.
 
-    Without points: the errors that the shipped constants were told with, on what was held back of the fit.
+    Without points: the errors that the shipped constants were told with, on what was held back of the fit; and
+    published figures of components and deployments, which no fit has seen.
     """
     from codesign.calibration import serving, store
     from codesign.calibration.validate import validate as of_kernels
@@ -87,7 +91,9 @@ def validate(
     if points is None:
         if out or leave_out:
             raise CodesignError("needs points", key="--points", allowed="a file or a folder")
-        arg.answer(serving.told(store.bundled(workspace)), as_json, _told)
+        from codesign.calibration.components import components
+
+        arg.answer(serving.told(store.bundled(workspace)) | {"components": components(workspace)}, as_json, _told)
         return
     if points.is_file() and (rows := serving.read(points)):
         document, text = serving.validate(rows, folder=store.bundled(workspace), leave_out=leave_out)
@@ -121,6 +127,12 @@ def _told(document: dict[str, Any]) -> None:
     rows += [("serving", f"{g['by']} left out: {g['name']}", *_shares(g)) for g in document["serving"]["left_out"]]
     heads = ("", "", "n", "median %", "mean %", "bias %")
     out.print(tables.table("error of the shipped constants on what they have not seen", heads, rows, left=2))
+    rows = [
+        (r["name"], f"{r['predicted']:,.0f}", f"{r['published']:,.0f} {r['unit']}", f"{r['ratio']:.2f}", r["told"])
+        for r in document["components"]
+    ]
+    heads = ("published, seen by no fit", "predicted", "published", "ratio", "")
+    out.print(tables.table("components and deployments", heads, rows))
 
 
 def _shares(g: dict[str, Any]) -> tuple[str, ...]:
@@ -134,7 +146,7 @@ def _draw(document: dict[str, Any], title: str) -> None:
     for g in document["groups"]:
         by = g["by"]
         names = ("hardware", "model", "framework", "concurrency", "group", "table", "operation")
-        where = " ".join(by[k] for k in names if k in by)
+        where = " ".join(f"concurrency {by[k]}" if k == "concurrency" else by[k] for k in names if k in by)
         quantity = g["quantity"] if g["quantity"] != "tpot_s" else "TPOT"
         shares = (f"{100 * g[k]:.1f}" for k in ("median_ape", "mean_ape", "p90_ape", "bias"))
         inside = f"{100 * g['coverage_90']:.0f}" if g.get("coverage_90") is not None else "–"
@@ -145,11 +157,13 @@ def _draw(document: dict[str, Any], title: str) -> None:
         out.print(tables.table(title, heads, rows, left=2))
     else:
         out.print(f"{document['placed']} of {document['rows']} points predicted; no measured times to compare with")
-    reasons: dict[str, int] = {}
+    reasons: dict[str, list[int]] = {}
     for u in document["unplaced"]:
-        reasons[u["reason"]] = reasons.get(u["reason"], 0) + 1
-    for reason, n in reasons.items():
-        out.print(f"{n:,} lines left out: {reason}", markup=False)
+        reasons.setdefault(u["reason"], []).append(u["row"])
+    for reason, lines in reasons.items():
+        some = ", ".join(str(n) for n in lines[:LINES]) + (", ..." if len(lines) > LINES else "")
+        what = f"{len(lines):,} lines" if len(lines) > 1 else "1 line"
+        out.print(f"{what} left out (line {some}): {reason}", markup=False, soft_wrap=True)
     if "files" in document:
         own = document["chip_specific_numbers"]
         out.print(f"{own} numbers belong to one chip; wrote {', '.join(document['files'])}")

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from codesign.cli.tables import Cell, console, microseconds, table, told
+from codesign.cli.tables import Cell, console, microseconds, table, told, warnings
 from codesign.comparison import HEADLINES
 from codesign.glossary import TPOT_DEFINITION
 
@@ -45,6 +45,7 @@ def comparison(document: Mapping[str, Any], out: Console | None = None) -> None:
     steps.append(["pass of B", "", "", "", microseconds(whole["b"])])
     out.print(table("from A to B, µs of a pass", ("operation", "bound by", "A → B", "change", "pass"), steps, left=2))
     out.print(TPOT_DEFINITION)
+    warnings(document["warnings"], out)
 
 
 def _runs(document: Mapping[str, Any], out: Console) -> None:
@@ -56,10 +57,22 @@ def _runs(document: Mapping[str, Any], out: Console) -> None:
         if steps:
             sign = "+" if steps[0]["difference_s"] > 0 else "−"
             change = f"{steps[0]['name']} {sign}{microseconds(abs(steps[0]['difference_s']))} µs"
-        cells = [told(problem["a"], "token/s"), told(problem["b"], "token/s"), f"{ratio:.3f}" if ratio else None]
-        rows.append([problem["id"], *cells, change])
+        cells = [_rate(problem, side) for side in ("a", "b")]
+        rows.append([problem["id"], *cells, f"{ratio:.3f}" if ratio else None, change])
     columns = ("problem", "A tok/s/MW", "B tok/s/MW", "B/A", "largest change of the pass")
     out.print(table(f"A {document['a']}, B {document['b']}", columns, rows, text=columns[-1:]))
     for side in ("a", "b"):
         if document[f"only_{side}"]:
             out.print(f"only in {side.upper()}: {', '.join(document[f'only_{side}'])}", soft_wrap=True)
+    out.print("tok/s/MW of the best design as it can be built: with whole numbers, evaluated again", soft_wrap=True)
+    if any(problem[side] and not problem[f"built_{side}"] for problem in document["problems"] for side in ("a", "b")):
+        out.print("* no buildable design was found: the optimum before rounding", soft_wrap=True)
+    if not all(problem["pass_built"] for problem in document["problems"] if problem["comparison"]):
+        out.print("changes of the pass are those of the optima before rounding", soft_wrap=True)
+    warnings(document["warnings"], out)
+
+
+def _rate(problem: Mapping[str, Any], side: str) -> Cell:
+    """Tokens/s and megawatt of one run's design, marked where it is not a buildable one."""
+    rate = told(problem[side], "token/s")
+    return rate if not problem[side] or problem[f"built_{side}"] else f"{rate}*"

@@ -79,7 +79,7 @@ def evaluate(
     """Predict one model on one machine in one regime: TPOT or TTFT, tokens per second and megawatt, energy, and why.
 
     Without mapping flags the best mapping is found and named. An infeasible request is an answer: what is missing,
-    and the nearest mapping that is feasible.
+    and the nearest point that can serve, with what it gives up of what was asked.
     """
     request = _request(
         phase=phase, context=context, cached=cached, new=new, concurrency=concurrency, isl=isl, osl=osl,
@@ -184,17 +184,18 @@ def _request(*, phase: str, context: str | None, batch: float | None, **given: A
     if phase == "decode" and context is None:
         raise CodesignError("is missing: decode needs it", key="--context", allowed="tokens, e.g. 128Ki")
     for name in ("cached", "new", "isl", "osl", "chunk", "output"):
-        given[name] = arg.quantity(given[name], "token", f"--{name}")
+        given[name] = arg.quantity(given[name], "token", f"--{name}", zero=name == "cached", whole=True)
     for name in ("tpot", "ttft"):
         given[name] = arg.quantity(given[name], "s", f"--{name}")
-    asked = {"phase": phase, "context": arg.quantity(context, "token", "--context"), "batch": batch, **given}
+    length = arg.quantity(context, "token", "--context", whole=True)
+    asked = {"phase": phase, "context": length, "batch": batch, **given}
     return asked | {"set": tuple(given["set"] or ())}
 
 
 #: What a pair of pools takes of a request; the rest has no meaning for it.
 _OF_A_PAIR = (
-    "context", "tpot", "batch", "chips", "tp", "ep", "microbatches", "drafts", "skew", "copies", "capacity_factor",
-    "overflow", "dispatch", "weights", "kv_dtype", "attention_dtype", "ideal", "set", "workspace",
+    "context", "tpot", "batch", "chips", "tp", "ep", "microbatches", "drafts", "skew", "output", "copies",
+    "capacity_factor", "overflow", "dispatch", "weights", "kv_dtype", "attention_dtype", "ideal", "set", "workspace",
 )  # fmt: skip
 
 
@@ -204,10 +205,11 @@ def _pair(arch: str, experts_on: str, expert_chips: int | None, model: str, requ
 
     if request["phase"] != "decode":
         raise CodesignError(f"two pools in {request['phase']}", key="--experts-on", allowed="--phase decode")
-    for name in ("pp", "dp", "attention_split", "chunk"):
+    for name in sorted(request.keys() - {"phase", *_OF_A_PAIR}):
         if request[name] is not None:
             key = f"--{name.replace('_', '-')}"
-            raise CodesignError("has no meaning for two pools", key=key, allowed="--chips --tp --ep --microbatches")
+            told = ", ".join(f"--{n.replace('_', '-')}" for n in _OF_A_PAIR)
+            raise CodesignError("has no meaning for two pools", key=key, allowed=told)
     asked = {name: request[name] for name in _OF_A_PAIR}
     return api.disaggregate(arch, experts_on, model, **asked, expert_chips=expert_chips)
 

@@ -1,5 +1,6 @@
 """``import-model``: a Hugging Face configuration becomes a model file of the catalog."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,9 +67,19 @@ def import_model(
     document = {
         "schema": "codesign.import/1", "name": name, "file": str(file), "architecture": found.architecture,
         "counts": {key: getattr(counts, key) for key in COUNTS}, "published_kv": model.published_kv,
-        "notes": list(found.notes),
+        "notes": [*found.notes, *_hidden(name, file)],
     }  # fmt: skip
     arg.answer(document, as_json, _draw)
+
+
+def _hidden(name: str, file: Path) -> Iterator[str]:
+    """A note where the program's own catalog has a model of that name or alias, which the file comes before."""
+    from codesign.catalog.names import KINDS, normalise
+    from codesign.catalog.workspace import Workspace, bundled_root
+
+    for entry in Workspace((("bundled", bundled_root()),)).entries(KINDS["model"]):
+        if normalise(name) in entry.keys and entry.origin.path.resolve() != file.expanduser().resolve():
+            yield f"{name} also names the bundled model {entry.name}; in a workspace with this file it means this file"
 
 
 def _write(file: Path, text: str, force: bool) -> None:

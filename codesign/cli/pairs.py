@@ -20,6 +20,7 @@ def pair(document: Mapping[str, Any]) -> None:
         ("tokens/s of the pair", told(m["tokens_per_s"], "token/s")),
         ("tokens/s per provisioned MW", told(m["tokens_per_s_per_megawatt"], "token/s")),
         ("tokens/s per drawn MW", told(m["tokens_per_s_per_megawatt_drawn"], "token/s")),
+        ("energy per token, per query", f"{told(m['energy_per_token_j'], 'J')}, {told(m['energy_per_query_j'], 'J')}"),
         ("batch of a micro-batch, micro-batches", f"{document['request']['batch']:g}, {d['microbatches']}"),
         ("attention: tp × instances", f"{d['tp']} × {d['dp']}"),
         ("experts: ranks × moe_tp", f"{d['ep']} × {d['moe_tp']}"),

@@ -1,8 +1,6 @@
 """``optimize``, ``status`` and ``report``: a study from its file to its pages."""
 
-import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,7 +38,10 @@ def optimize(
         Path | None, typer.Option(metavar="DIR", help="Run folder; runs/ and the study's name where not given.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", metavar="", help="Go on from the run folder's last checkpoint.")
+        bool,
+        typer.Option(
+            "--resume", metavar="", help="Go on from the run folder's last checkpoint; where there is none, begin."
+        ),
     ] = False,
     seed: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Seed of the starts; the study's own where not given.")
@@ -59,6 +60,9 @@ def optimize(
 
     The run folder holds the frozen study, checkpoints, results and the report. A run that was stopped goes on with
     --resume and ends with the same result, bit for bit.
+
+    A finished run is told again with --resume and run anew without it: the old one can then be read in the folder's
+    previous/ until the new results are whole.
     """
     from codesign import api
     from codesign.cli import progress, summaries
@@ -91,56 +95,56 @@ def status(run: Run, as_json: arg.Json = False, workspace: arg.Workspace = None)
 
 
 def _progress(run: Path) -> dict[str, Any]:
-    """What a run folder says of its progress; times come from its log."""
+    """What a run folder says of its progress: what is solved from its results and checkpoints, times from its log."""
+    from codesign.study import store
     from codesign.study.schema import load_study, plan
 
     if not (run / "study.toml").is_file():
         raise CodesignError("is no run folder", file=str(run), allowed="a folder written by 'codesign optimize'")
     total = plan(load_study(run / "study.toml").study)["problems"]
     solved, before, begun, last = 0, 0, None, None
-    for event in _events(run / "log.jsonl"):
+    for event in store.read_log(run / "log.jsonl"):
         last = event
         if event["event"] in ("started", "resumed"):
-            solved = before = event.get("solved", 0)
+            known = event.get("solved", 0)
+            solved = before = known if isinstance(known, int) else 0
             begun = event["time"]
         elif event["event"] == "solved":
             solved += 1
-    finished = (run / "summary.json").is_file() and (last or {}).get("event") == "finished"
+    kept, damaged = store.solved_problems(run), store.damaged_results(run)
+    state = "unfinished"
+    if not damaged:
+        state, solved = "finished", total
+    elif (run / "summary.json").exists():
+        state = "damaged"
+    if damaged and kept is not None:
+        solved = min(kept, total)
     remaining = None
-    if not finished and begun is not None and last is not None and solved > before:
+    if state == "unfinished" and begun is not None and last is not None and solved > before:
         remaining = (last["time"] - begun) / (solved - before) * (total - solved)
+    previous = run / store.PREVIOUS
     return {
         "schema": "codesign.status/1",
         "run": str(run),
-        "state": "finished" if finished else "unfinished",
+        "state": state,
         "solved": solved,
         "problems": total,
+        "damaged": damaged if state == "damaged" else [],
         "remaining_s": remaining,
-        "last_event": last["event"] if last else None,
+        "last_event": str(last["event"]) if last else None,
         "last_event_age_s": time.time() - last["time"] if last else None,
         "report": str(run / "report.html") if (run / "report.html").is_file() else None,
+        "previous": str(previous) if (previous / "summary.json").is_file() else None,
     }
-
-
-def _events(log: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a log that are whole: a running study may be writing the last one."""
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return
-    for line in lines:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict) and isinstance(event.get("time"), int | float) and "event" in event:
-            yield event
 
 
 def _draw_status(document: dict[str, Any]) -> None:
     typer.echo(
         f"{document['run']}: {document['state']}, {document['solved']} of {document['problems']} problems solved"
     )
+    if document["state"] == "damaged":
+        names = " and ".join(document["damaged"])
+        typer.echo(f"missing or not as written: {names}; codesign optimize with --resume makes it again")
     if document["state"] == "unfinished":
         if document["last_event_age_s"] is not None:
             typer.echo(f"last news {document['last_event_age_s']:.0f} s ago: {document['last_event']}")
@@ -148,6 +152,8 @@ def _draw_status(document: dict[str, Any]) -> None:
             typer.echo(f"about {document['remaining_s']:.0f} s of work left; a stopped run goes on with --resume")
     if document["report"]:
         typer.echo(f"report {document['report']}")
+    if document["previous"]:
+        typer.echo(f"the finished run that this one replaces is in {document['previous']}")
 
 
 def report(
@@ -162,7 +168,13 @@ def report(
     from codesign import report as pages
 
     run = _folder(run, workspace)
-    page = pages.write_report(run)
+    try:
+        page = pages.write_report(run)
+    except CodesignError as error:
+        if error.file != f"{run.name}/summary.json":
+            raise
+        file = str(run / "summary.json")  # with the folder as it was named, which may be ``.``
+        raise CodesignError(error.problem, file=file, key=error.key, allowed=error.allowed) from error
     files: list[Path] = []
     for kind, folder in (("png", png), ("svg", svg), ("csv", csv)):
         if folder is not None:

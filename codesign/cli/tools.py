@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
         app,
         init,
         "codesign init mine",
-        "codesign evaluate --workspace mine --arch my-chip --model kimi-k3 --context 128Ki",
+        "codesign evaluate --workspace mine --arch gb200-nvl72 --model kimi-k3 --context 128Ki",
     )
     arg.add_command(app, doctor, "codesign doctor", "codesign doctor --workspace mine --json")
 
@@ -166,7 +166,7 @@ def _catalog(workspace: Path | None) -> Iterator[Check]:
 
     loaders: dict[str, Callable[..., Any]] = {"system": catalog.load_system, "study": load_study}
     counted = 0
-    for entry in catalog.list_catalog(None, workspace):
+    for entry in catalog.list_catalog(None, workspace, strict=False):
         try:
             if entry.kind in loaders:
                 loaders[entry.kind](entry.name, workspace)

@@ -1,5 +1,7 @@
 """Find the best mapping of a request, or the frontier of all of them, and say what is missing where none serves."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -7,15 +9,16 @@ import jax
 import numpy as np
 
 from codesign.errors import CodesignError
+from codesign.evaluation.best import attempt, best, flying
 from codesign.evaluation.case import Case, Degrees
 from codesign.evaluation.document import Evaluation, evaluation_document, mapping_document
+from codesign.evaluation.nearest import nearest
 from codesign.evaluation.operations import begin_table
 from codesign.evaluation.request import OUTPUT_TOKENS, Request
 from codesign.evaluation.solve import evaluate_all, solve
 from codesign.layers.moe import MoE
 from codesign.mapping import Mapping, take
 from codesign.objective.batch import Batch
-from codesign.objective.compiled import BLOCK
 from codesign.objective.metrics import Load
 
 #: Batches that a frontier tries.
@@ -23,6 +26,12 @@ FRONTIER_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256,
 
 #: Requests in flight that a frontier of serving tries.
 FRONTIER_CONCURRENCY = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+
+#: Either of them where a mapping comes near the frontier: steps of a twenty-fifth at most, but for whole numbers.
+FINE = tuple(sorted({round(1.04**k) for k in range(195)}))
+
+#: Share of the best rate from which a mapping counts as near, and the gain for which a further point is kept.
+NEAR, GAP = 0.8, 0.04
 
 
 def _check(request: Request, case: Case) -> None:
@@ -63,35 +72,29 @@ def evaluate_case(case: Case, request: Request, degrees: Degrees | None = None) 
 
     Among all legal mappings within ``degrees`` the one with the most tokens per second and provisioned megawatt is
     taken, each at the largest batch that meets the target and fits; a batch that was not given is rounded down to
-    whole sequences.  Where none serves, the answer is the mapping nearest to serving, with what is missing.
+    whole sequences.  Where none serves, the answer is the mapping nearest to serving, with what is missing, and in its
+    margin the nearest point that does serve (`codesign.evaluation.nearest`).
 
     Raises:
         CodesignError: drafts that the model cannot make, no legal mapping, unknown framework.
     """
     _check(request, case)
+    degrees = degrees or Degrees()
     case, overheads = case.asked(request)
-    mappings = _flying(case.mappings(degrees or Degrees()), request)
+    mappings = flying(case.mappings(degrees), request)
     load = request.load(overheads)
     begin_table(case, take(mappings, 0), load)
-    goal = np.inf if request.target is None else request.target
-    given = request.batches(mappings)
-    found = solve(case, mappings, load, goal, 1.0 if given is None else given, np.inf if given is None else given)
-    serves = (found.late <= 0.0) & (found.full <= 0.0)
-    score = np.where(serves, found.result.tokens_per_s_per_megawatt, -np.inf)
-    warnings = _warnings(case, request)
-    if serves.any():
-        if given is None:
-            i, batch = _whole(case, mappings, load, goal, found, score)
-        else:
-            i = int(np.argmax(score))
-            batch = float(found.batch[i])
-        stopped = _stop(found, i, given is not None, request)
+    tried = attempt(case, request, mappings, load)
+    found, warnings = tried.found, _warnings(case, request)
+    chosen = best(case, tried)
+    if chosen is not None:
+        i, batch = chosen
+        stopped = _stop(found, i, tried.given is not None, request)
         return _answer(case, take(mappings, i), request, load, batch, True, stopped, warnings, {})
-    fits = found.full <= 0.0
-    if fits.any():
-        i = int(np.argmin(np.where(fits, found.result.time_s, np.inf)))
+    if tried.fits.any():
+        i = int(np.argmin(np.where(tried.fits, found.result.time_s, np.inf)))
         least, name = float(found.result.time_s[i]), request.target_name
-        missing: dict[str, Any] = {f"least_{name}": least, "missing_s": least - goal}
+        missing: dict[str, Any] = {f"least_{name}": least, "missing_s": least - tried.goal}
         stopped = name[:4].upper()
     else:
         i = int(np.argmin(found.full))
@@ -99,40 +102,9 @@ def evaluate_case(case: Case, request: Request, degrees: Degrees | None = None) 
         short = float(memory.fixed + found.batch[i] * memory.per_sequence - memory.capacity)
         missing, stopped = {"missing_bytes": short}, "memory capacity"
     missing["nearest_mapping"] = mapping_document(take(mappings, i), load)
+    missing["nearest"] = nearest(case, request, degrees, load)
+    missing["max_chips"] = case.max_chips
     return _answer(case, take(mappings, i), request, load, float(found.batch[i]), False, stopped, warnings, missing)
-
-
-def _flying(mappings: Mapping, request: Request) -> Mapping:
-    """Mappings on which every micro-batch has a request, where their number is given."""
-    if request.concurrency is None:
-        return mappings
-    kept = np.flatnonzero(np.asarray(request.batches(mappings)) >= 1.0 - 1e-9)
-    if not len(kept):
-        least = int(np.min(np.asarray(mappings.dp) * np.asarray(mappings.microbatches)))
-        raise CodesignError(
-            f"{request.concurrency:g} requests leave instances without one", key="--concurrency",
-            allowed=f"at least {least} with these degrees",
-        )  # fmt: skip
-    return take(mappings, kept)
-
-
-def _whole(
-    case: Case, mappings: Mapping, load: Load, goal: float, found: Batch, score: np.ndarray
-) -> tuple[int, float]:
-    """The best mapping once batches are whole: the best few at real batches are tried again, rounded down.
-
-    A root that its finder left a little above the target is rounded down once more.
-    """
-    order = np.argsort(-score, kind="stable")[:BLOCK]
-    whole = np.maximum(np.floor(found.batch[order] * (1.0 + 1e-12)), 1.0)
-    again = solve(case, take(mappings, order), load, goal, whole, whole)
-    over = (again.late > 1e-9) & (whole > 1.0)
-    if over.any():
-        whole -= over
-        again = solve(case, take(mappings, order), load, goal, whole, whole)
-    rate = np.where(score[order] > -np.inf, again.result.tokens_per_s_per_megawatt, -np.inf)
-    best = int(np.argmax(rate))
-    return int(order[best]), float(whole[best])
 
 
 def _answer(
@@ -150,6 +122,9 @@ def _answer(
     single = jax.tree.map(lambda x: np.asarray(x)[None], mapping)
     found = take(solve(case, single, load, np.inf, batch, batch).result, 0)
     memory = found.memory
+    if request.phase == "serve":
+        in_flight = batch * float(np.asarray(mapping.dp)) * float(np.asarray(mapping.microbatches))
+        request = replace(request, batch=None, concurrency=in_flight)
     margin = {
         "memory_bytes": float(memory.capacity - memory.fixed - batch * memory.per_sequence),
         "power_w": float(case.machine.power_limit) - float(found.board_power_w),
@@ -180,38 +155,89 @@ def pareto(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.asarray(kept, dtype=int)
 
 
+def _sizes(request: Request, mappings: Mapping, index: np.ndarray, counts: Sequence[int]) -> tuple[Any, Any]:
+    """Points of a frontier: each of some mappings at each count, of sequences or of requests in flight (serve).
+
+    Returns:
+        index of the mapping and sequences per micro-batch, at least one, of every point.
+    """
+    per = np.asarray(mappings.dp * mappings.microbatches)[index] if request.phase == "serve" else np.ones(len(index))
+    sizes = (np.asarray(counts, dtype=float)[None] / per[:, None]).ravel()
+    index = np.repeat(index, len(counts))
+    return index[sizes >= 1.0], sizes[sizes >= 1.0]
+
+
+def _near(time: np.ndarray, rate: np.ndarray, share: float = NEAR) -> np.ndarray:
+    """Points whose rate is at least ``share`` of the best one that is no slower, (n,) of bool."""
+    order = np.lexsort((-rate, time))
+    near = np.zeros(len(time), dtype=bool)
+    near[order] = rate[order] >= share * np.maximum.accumulate(rate[order])
+    return near & np.isfinite(time)
+
+
+def thinned(rate: np.ndarray, gap: float = GAP) -> np.ndarray:
+    """Points of a frontier without those that gain too little over the one kept before; first and last stay.
+
+    Args:
+        rate: rising, (n,).
+        gap: relative; what is left out lies no more than this above the kept point before it.
+
+    Returns:
+        indices, rising.
+    """
+    kept: list[int] = []
+    for i, value in enumerate(rate):
+        if not kept or i + 1 == len(rate) or value > rate[kept[-1]] * (1.0 + gap):
+            kept.append(i)
+    return np.asarray(kept, dtype=int)
+
+
 def frontier_points(case: Case, request: Request, degrees: Degrees | None = None) -> tuple[Mapping, Load, Any]:
     """The Pareto set over mappings and whole batches: least TPOT or TTFT, most tokens per second and megawatt.
+
+    Every mapping is tried at a few batches, those that come near the best at many more and at the one that fills the
+    memory, and the best point of `evaluate_case` is among them.  Points that gain less than `GAP` over the one before
+    are left out.
 
     Returns:
         mappings, loads and `Metrics` of the kept points, stacked in order of that time.
     """
     _check(request, case)
     case, overheads = case.asked(request)
-    mappings = _flying(case.mappings(degrees or Degrees()), request)
+    mappings = flying(case.mappings(degrees or Degrees()), request)
     load = request.load(overheads)
     n = len(np.asarray(mappings.pp))
     given = request.batches(mappings)
-    if given is None and request.phase == "serve":
-        flying = np.asarray(FRONTIER_CONCURRENCY, dtype=float)
-        sizes = (flying[None] / (np.asarray(mappings.dp) * np.asarray(mappings.microbatches))[:, None]).ravel()
-        index = np.repeat(np.arange(n), len(flying))
-        index, sizes = index[sizes >= 1.0], sizes[sizes >= 1.0]
-    elif given is None:
-        index, sizes = np.repeat(np.arange(n), len(FRONTIER_BATCHES)), np.tile(np.asarray(FRONTIER_BATCHES, float), n)
+
+    def evaluated(index: np.ndarray, sizes: np.ndarray) -> tuple[Mapping, Load, Any, np.ndarray, np.ndarray]:
+        stacked = take(mappings, index)
+        loads = jax.tree.map(lambda x: np.full(len(sizes), float(x)), load)
+        loads = eqx.tree_at(lambda x: x.batch, loads, sizes)
+        found = evaluate_all(case, stacked, loads)
+        fits = found.memory.fixed + sizes * found.memory.per_sequence <= found.memory.capacity
+        if request.target is not None:
+            fits &= found.time_s <= request.target
+        rates = np.where(fits, found.tokens_per_s_per_megawatt, -np.inf)
+        return stacked, loads, found, np.where(fits, found.time_s, np.inf), rates
+
+    if given is None:
+        counts = FRONTIER_CONCURRENCY if request.phase == "serve" else FRONTIER_BATCHES
+        index, sizes = _sizes(request, mappings, np.arange(n), counts)
+        _, _, first, time, rate = evaluated(index, sizes)
+        close = _near(time, rate)
+        memory = take(first.memory, close)
+        full = np.floor((memory.capacity - memory.fixed) / np.maximum(memory.per_sequence, 1e-300))
+        full = np.where(full < 1e7, np.maximum(full, 1.0), 1.0)
+        more = _sizes(request, mappings, np.unique(index[close]), FINE)
+        chosen = best(case, attempt(case, request, mappings, load))
+        last = ([], []) if chosen is None else ([chosen[0]], [chosen[1]])
+        index = np.concatenate([index, index[close], more[0], np.asarray(last[0], dtype=int)])
+        sizes = np.concatenate([sizes, full, more[1], np.asarray(last[1], dtype=float)])
     else:
         index, sizes = np.arange(n), np.broadcast_to(np.asarray(given, dtype=float), (n,))
-    stacked = take(mappings, index)
-    loads = eqx.tree_at(
-        lambda x: x.batch, jax.tree.map(lambda x: np.full(len(sizes), float(x)), load), np.asarray(sizes)
-    )
-    found = evaluate_all(case, stacked, loads)
-    fits = found.memory.fixed + sizes * found.memory.per_sequence <= found.memory.capacity
-    if request.target is not None:
-        fits &= found.time_s <= request.target
-    kept = pareto(np.where(fits, found.time_s, np.inf), np.where(fits, found.tokens_per_s_per_megawatt, -np.inf))
-    if not fits.any():
-        kept = kept[:0]
+    stacked, loads, found, time, rate = evaluated(index, sizes)
+    kept = pareto(time, rate)
+    kept = kept[thinned(rate[kept])] if np.isfinite(time).any() else kept[:0]
     return take(stacked, kept), take(loads, kept), take(found, kept)
 
 

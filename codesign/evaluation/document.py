@@ -1,6 +1,6 @@
 """An evaluation as a value and as the JSON of ``codesign evaluate`` (schema ``codesign.evaluation/1``)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -8,13 +8,19 @@ import numpy as np
 from codesign.evaluation.case import Case
 from codesign.evaluation.operations import LANE_WORDS, binding, pass_table
 from codesign.evaluation.request import Request
+from codesign.glossary import EVALUATION
 from codesign.lanes import TENSOR_DTYPES
 from codesign.mapping import Mapping
 from codesign.objective.metrics import Load, Metrics
 from codesign.objective.prefill import chunks_of
 from codesign.routing_choices import named_law
 
-SCHEMA = "codesign.evaluation/1"
+#: How the document calls constants of `codesign.execution.Execution` that it does not call as their fields.
+CONSTANTS = {
+    "overlap_p": "p", "hard": "ideal", "memory": "memory_efficiency", "tensor": "tensor_efficiency",
+    "attention_tensor": "attention_tensor_efficiency", "vector": "vector_efficiency",
+    "scale_up": "scale_up_efficiency", "scale_out": "scale_out_efficiency",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -23,9 +29,11 @@ class Evaluation:
 
     Attributes:
         document: the JSON contract as a dict, SI units.
+        point: the case in the request's regime, the mapping and the load that it is of.
     """
 
     document: dict[str, Any] = field(repr=False)
+    point: tuple[Case, Mapping, Load] | None = field(default=None, repr=False)
 
     @property
     def feasible(self) -> bool:
@@ -137,19 +145,45 @@ def energies_document(case: Case) -> dict[str, float]:
 
 
 def execution_document(case: Case) -> dict[str, Any]:
-    """Which constants turned work into time."""
+    """Which constants turned work into time: every one of `codesign.execution.Execution`, and where they come from."""
+
+    def told(value: Any) -> Any:
+        if isinstance(value, bool):
+            return value
+        return {k: float(v) for k, v in value.items()} if isinstance(value, dict) else float(value)
+
     e = case.execution
-    told = {k: float(v) for k, v in e.overlap_p.items()}
-    return {
-        "calibrated": e.calibrated, "constants": case.constants, "ideal": e.hard,
-        "p": dict.fromkeys(told) if e.hard else told,
-        "overlap": float(e.overlap), "setup": float(e.setup),
-        "memory_efficiency": {k: float(v) for k, v in e.memory.items()},
-        "tensor_efficiency": {k: float(v) for k, v in e.tensor.items()},
-        "rows_half": {k: float(v) for k, v in e.rows_half.items()},
-        "attention_tensor_efficiency": float(e.attention_tensor), "vector_efficiency": float(e.vector),
-        "scale_up_efficiency": float(e.scale_up), "scale_out_efficiency": float(e.scale_out),
-    }  # fmt: skip
+    found = {CONSTANTS.get(f.name, f.name): told(getattr(e, f.name)) for f in fields(e)}
+    return found | {"constants": case.constants} | ({"p": dict.fromkeys(found["p"])} if e.hard else {})
+
+
+def constants_file(case: Case) -> str | None:
+    """The file of ``arch/measurements`` that a case's kernel constants stand in; None at the speed of light.
+
+    As `codesign.evaluation.case.constants_of` says it in words, ``fitted: b200`` or ``inherited: all chips measured``.
+    """
+    if case.execution.hard:
+        return None
+    _, told, owner = case.constants.removesuffix(", own latencies").partition(": ")
+    if not told:
+        return "execution"
+    return "served" if owner == "all chips measured" else f"served-{owner}"
+
+
+def rests_on(*cases: Case) -> dict[str, list[str]]:
+    """Numbers of machines by kind, least trusted first, and the files of their kernel constants.
+
+    A file of constants, ``measurement.served-b200``, counts as fitted where its numbers were, else as an estimate.
+    """
+    from codesign.catalog import kinds_used
+    from codesign.catalog.quantity import KIND_ORDER
+
+    found = kinds_used(*(case.system for case in cases))
+    for case in cases:
+        name = constants_file(case)
+        if name is not None:
+            found.setdefault("fitted" if case.execution.calibrated else "estimate", []).append(f"measurement.{name}")
+    return {kind: found[kind] for kind in reversed(KIND_ORDER) if kind in found}
 
 
 def counts_document(case: Case, mapping: Mapping, load: Load, routing: dict[str, float]) -> dict[str, Any]:
@@ -196,19 +230,19 @@ def evaluation_document(
     warnings: list[str],
 ) -> Evaluation:
     """Put one answer together."""
-    from codesign.catalog import kinds_used
-
     rows, routing = pass_table(case, mapping, load)
     return Evaluation(
         {
-            "schema": SCHEMA, "arch": case.arch, "model": case.model_name, "phase": request.phase, "feasible": feasible,
-            "limited_by": limited_by(rows, stopped, throttled=bool(found.throttled > 0.5)), "margin": margin,
+            "schema": EVALUATION, "arch": case.arch, "model": case.model_name, "phase": request.phase,
+            "feasible": feasible, "margin": margin,
+            "limited_by": limited_by(rows, stopped, throttled=bool(found.throttled > 0.5)),
             "request": request.document(load),
             "mapping": mapping_document(mapping, load), "precision": case.dtypes,
             "machine": {"rates": rates_document(case), "energies": energies_document(case)},
             "execution": execution_document(case), "metrics": metrics_document(found, load),
             "memory": memory_document(found), "operations": rows, "binding": binding(rows),
-            "counts": counts_document(case, mapping, load, routing), "rests_on": kinds_used(case.system),
+            "counts": counts_document(case, mapping, load, routing), "rests_on": rests_on(case),
             "warnings": warnings,
-        }
+        },
+        (case, mapping, load),
     )  # fmt: skip

@@ -149,6 +149,8 @@ def disaggregate_cases(
         i = int(np.argmax(left))
     best, (tp, dp, chips, ep, m, batch) = take(found, i), table[i]
     numbers = {k: float(v) for k, v in best._asdict().items() if not k.endswith("_memory")}
+    joules = 1e6 / numbers["tokens_per_s_per_megawatt_drawn"]
+    numbers |= {"energy_per_token_j": joules, "energy_per_query_j": joules * request.output}
     margin = {"memory_bytes": float(left[i])} | ({"tpot_s": goal - numbers["tpot_s"]} if np.isfinite(goal) else {})
     return {
         "schema": SCHEMA, "arch": case.arch, "experts_on": experts.arch, "model": case.model_name, "phase": "decode",

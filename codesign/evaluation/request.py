@@ -13,6 +13,11 @@ from codesign.routing_choices import Routing, routing_of
 #: Tokens of one answer, for energy per query.
 OUTPUT_TOKENS = 1000.0
 
+#: Most of each that is asked for; larger numbers are slips, and no machine would serve them [tokens, sequences].
+MOST = {
+    "context": 1e9, "cached": 1e9, "new": 1e9, "isl": 1e9, "osl": 1e9, "output": 1e9, "batch": 1e7, "concurrency": 1e9,
+}  # fmt: skip
+
 #: Largest exponent of expert popularity that the routing model was fitted to.
 MAX_SKEW = 1.5
 
@@ -32,8 +37,9 @@ class Request:
     Attributes:
         phase: ``prefill`` | ``midfill`` | ``decode`` | ``serve``.
         context: cached tokens per sequence (decode).
-        cached, new: of a prompt: what it finds in the cache, and what it brings (prefill, midfill).
-        concurrency, isl, osl: requests in flight on the whole mapping, prompt and answer of each (serve).
+        cached, new: of a prompt: what it finds in the cache, and what it brings (prefill, midfill).  In serve
+            ``cached`` is the part of ``isl`` that is found in the cache: ``isl - cached`` tokens are new.
+        concurrency, isl, osl: requests in flight on the whole mapping, whole prompt and answer of each (serve).
         framework: whose host time is added to every step (serve), as in ``arch/measurements/frameworks.toml``.
         tpot, ttft: targets; the first of decode and serve, the second of prefill and midfill.
         batch: sequences per micro-batch of one instance; searched where not given.
@@ -66,7 +72,8 @@ class Request:
         """Refuse what has no meaning, before anything is loaded.
 
         Raises:
-            CodesignError: unknown phase; a length missing, without meaning in the phase, or not a positive number.
+            CodesignError: unknown phase; a length missing, without meaning in the phase, not a positive number or
+                beyond `MOST`; a prompt that is cached whole; an answer of less than two tokens.
         """
         if self.phase not in PHASES:
             raise CodesignError(f"unknown phase {self.phase!r}", key="--phase", allowed=", ".join(PHASES))
@@ -92,6 +99,13 @@ class Request:
                 )
         if self.cached is not None and not (np.isfinite(self.cached) and self.cached >= 0.0):
             raise CodesignError(f"{self.cached!r} cached tokens", key="--cached", allowed="a finite number, 0 or more")
+        for name, most in MOST.items():
+            value = getattr(self, name)
+            if value is not None and value > most and np.isfinite(value):
+                unit = "sequences" if name == "batch" else "requests" if name == "concurrency" else "tokens"
+                raise CodesignError(f"{value:g} {unit}", key=f"--{name}", allowed=f"at most {most:,.0f}")
+        if self.phase == "serve":
+            self._check_answer()
         if not (np.isfinite(self.output) and self.output > 0.0):
             raise CodesignError(
                 f"{self.output!r} tokens of an answer", key="--output", allowed="a finite number above 0"
@@ -103,6 +117,15 @@ class Request:
         if self.drafts and self.regime.name in ("prefill", "midfill"):
             raise CodesignError(f"{self.drafts:g} drafts of a prompt", key="--drafts", allowed="0")
         _ = self.routing
+
+    def _check_answer(self) -> None:
+        """Serving: something of the prompt is new, and the answer has a second token, since TPOT is the time to it."""
+        if self.cached is not None and self.isl is not None and self.cached >= self.isl:
+            problem = f"{self.cached:,g} cached tokens of a prompt of {self.isl:,g}: none is new"
+            raise CodesignError(problem, key="--cached", allowed=f"less than the --isl of {self.isl:,g}")
+        if self.osl is not None and self.osl < 2.0:
+            problem = f"an answer of {self.osl:g} tokens has no TPOT, the time from its first token to its last"
+            raise CodesignError(problem, key="--osl", allowed="2 or more")
 
     @property
     def routing(self) -> Routing | None:
@@ -126,8 +149,9 @@ class Request:
 
     @property
     def longest(self) -> float:
-        """Tokens of a sequence at its end."""
-        lengths = (self.context, self.cached, self.new, self.isl, self.osl)
+        """Tokens of a sequence at its end; in serve what is cached is a part of the prompt."""
+        cached = None if self.phase == "serve" else self.cached
+        lengths = (self.context, cached, self.new, self.isl, self.osl)
         return sum(x for x in lengths if x is not None)
 
     def load(self, framework: Framework, batch: float = 1.0) -> Load:
@@ -139,7 +163,7 @@ class Request:
             drafts=float(self.drafts),
             skew=float(self.skew),
             output=float(self.osl or 0.0) if serving else float(self.output),
-            new=float((self.isl if serving else self.new) or 0.0),
+            new=float((self.isl or 0.0) - (self.cached or 0.0) if serving else (self.new or 0.0)),
             framework=framework,
             routing=self.routing,
         )

@@ -29,7 +29,8 @@ def read_json(path: Path, label: str) -> dict[str, Any]:
         why = getattr(error, "strerror", None) or str(error)[:160]
         raise CodesignError(f"cannot be read: {why}", file=label, allowed="a Hugging Face config.json") from error
     if not isinstance(raw, dict) or not raw:
-        raise CodesignError("is no JSON object", file=label, allowed="a Hugging Face config.json")
+        what = "is an empty JSON object" if raw == {} else "is no JSON object"
+        raise CodesignError(what, file=label, allowed="a Hugging Face config.json")
     return raw
 
 
