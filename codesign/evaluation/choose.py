@@ -67,13 +67,13 @@ def _stop(found: Batch, i: int, given: bool, request: Request) -> str:
     return request.target_name[:4].upper() if found.limited_by_time[i] > 0.5 else "memory capacity"
 
 
-def evaluate_case(case: Case, request: Request, degrees: Degrees | None = None) -> Evaluation:
+def evaluate_case(case: Case, request: Request, degrees: Degrees | None = None, *, near: bool = True) -> Evaluation:
     """Answer one request.
 
     Among all legal mappings within ``degrees`` the one with the most tokens per second and provisioned megawatt is
     taken, each at the largest batch that meets the target and fits; a batch that was not given is rounded down to
     whole sequences.  Where none serves, the answer is the mapping nearest to serving, with what is missing, and in its
-    margin the nearest point that does serve (`codesign.evaluation.nearest`).
+    margin the nearest point that does serve (`codesign.evaluation.nearest`), unless ``near`` is False.
 
     Raises:
         CodesignError: drafts that the model cannot make, no legal mapping, unknown framework.
@@ -102,7 +102,7 @@ def evaluate_case(case: Case, request: Request, degrees: Degrees | None = None) 
         short = float(memory.fixed + found.batch[i] * memory.per_sequence - memory.capacity)
         missing, stopped = {"missing_bytes": short}, "memory capacity"
     missing["nearest_mapping"] = mapping_document(take(mappings, i), load)
-    missing["nearest"] = nearest(case, request, degrees, load)
+    missing["nearest"] = nearest(case, request, degrees, load) if near else None
     missing["max_chips"] = case.max_chips
     return _answer(case, take(mappings, i), request, load, float(found.batch[i]), False, stopped, warnings, missing)
 
@@ -192,12 +192,18 @@ def thinned(rate: np.ndarray, gap: float = GAP) -> np.ndarray:
     return np.asarray(kept, dtype=int)
 
 
-def frontier_points(case: Case, request: Request, degrees: Degrees | None = None) -> tuple[Mapping, Load, Any]:
+def frontier_points(
+    case: Case, request: Request, degrees: Degrees | None = None, *, fine: bool = True
+) -> tuple[Mapping, Load, Any]:
     """The Pareto set over mappings and whole batches: least TPOT or TTFT, most tokens per second and megawatt.
 
     Every mapping is tried at a few batches, those that come near the best at many more and at the one that fills the
     memory, and the best point of `evaluate_case` is among them.  Points that gain less than `GAP` over the one before
     are left out.
+
+    Args:
+        case, request, degrees: as in `evaluate_case`.
+        fine: False for the few batches alone, as a chart of many machines needs them.
 
     Returns:
         mappings, loads and `Metrics` of the kept points, stacked in order of that time.
@@ -223,6 +229,9 @@ def frontier_points(case: Case, request: Request, degrees: Degrees | None = None
     if given is None:
         counts = FRONTIER_CONCURRENCY if request.phase == "serve" else FRONTIER_BATCHES
         index, sizes = _sizes(request, mappings, np.arange(n), counts)
+    else:
+        index, sizes = np.arange(n), np.broadcast_to(np.asarray(given, dtype=float), (n,))
+    if given is None and fine:
         _, _, first, time, rate = evaluated(index, sizes)
         close = _near(time, rate)
         memory = take(first.memory, close)
@@ -233,8 +242,6 @@ def frontier_points(case: Case, request: Request, degrees: Degrees | None = None
         last = ([], []) if chosen is None else ([chosen[0]], [chosen[1]])
         index = np.concatenate([index, index[close], more[0], np.asarray(last[0], dtype=int)])
         sizes = np.concatenate([sizes, full, more[1], np.asarray(last[1], dtype=float)])
-    else:
-        index, sizes = np.arange(n), np.broadcast_to(np.asarray(given, dtype=float), (n,))
     stacked, loads, found, time, rate = evaluated(index, sizes)
     kept = pareto(time, rate)
     kept = kept[thinned(rate[kept])] if np.isfinite(time).any() else kept[:0]

@@ -21,7 +21,7 @@ from codesign.objective.gradient import Scored, scored
 from codesign.objective.metrics import Load, Metrics
 from codesign.objective.phases import DECODE, Phase
 from codesign.precision import Precision
-from codesign.programs import run
+from codesign.programs import begin, run
 
 #: Points per compiled call of the searches, and of plain evaluations, which come by the thousand.
 BLOCK = 64
@@ -96,12 +96,15 @@ def _by_block(
     points: tuple,
     *more: np.ndarray,
     block: int = BLOCK,
+    ahead: bool = False,
 ) -> Any:
     """Call block by block on padded points and join, as numpy arrays over the points.
 
     Args:
         points: (machine, mapping, load, ...), each leaf scalar or (n,).
         more: further arrays of a point, (n, ...).
+        block: points per call.
+        ahead: only have the program made ready in the background.
     """
     arrays = [np.asarray(points[1].stages, dtype=float), *more]
     n = len(arrays[0])
@@ -118,6 +121,9 @@ def _by_block(
         arrays = [np.concatenate([a, np.repeat(a[-1:], size - n, axis=0)]) for a in arrays]
     fixed = np.array([float(x) for x in constants])
     static = (function, phase, model, even, fixed_tree, tree)
+    if ahead:
+        begin(_packed, static, fixed, scalars[:, :block], tuple(a[:block] for a in arrays))
+        return None
     rows, others, note = [], [], (None, ())
     for i in range(0, size, block):
         here = slice(i, i + block)
@@ -166,9 +172,11 @@ def evaluate_points(
     mapping: Mapping,
     load: Load,
     phase: Phase = DECODE,
+    ahead: bool = False,
 ) -> Any:  # `Metrics` of numpy arrays
-    """Each point at its own load; arguments as in `solve_points`."""
-    return _by_block(_evaluate, phase, model, execution, precision, (machine, mapping, load), block=WIDE)
+    """Each point at its own load; arguments as in `solve_points`, ``ahead`` as in `_by_block`."""
+    points = (machine, mapping, load)
+    return _by_block(_evaluate, phase, model, execution, precision, points, block=WIDE, ahead=ahead)
 
 
 def score_points(

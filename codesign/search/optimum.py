@@ -100,13 +100,16 @@ def _certified(problem: Problem, space: Space, x: np.ndarray, mapping: int) -> t
 
 
 def _from(problem: Problem, space: Space, found: Climb, known: Sequence[np.ndarray]) -> tuple[np.ndarray, int, int]:
-    """Where to finish: the best start as it climbed, or a given one as it was, whichever is better; and what that cost.
+    """Where to finish, and what finding it cost: the best start as it climbed, or a given one as it was, if better.
 
-    Where a part barely meets the target, a climb that steps over the edge finds no way back.
+    Where a part barely meets the target, a climb that steps over the edge finds no way back: given starts are tried
+    where the climb does not serve.
     """
     b = found.best()
     at, mapping = found.x[b], int(found.mapping[b])
-    merit, spent = found.score[b] - PENALTY * found.overdraft[b], 0
+    if problem.shortfall(space.build(at[None]), mapping) <= 0.0:
+        return at, mapping, 1
+    merit, spent = found.score[b] - PENALTY * found.overdraft[b], 1
     for x in known:
         built = space.build(x[None])
         score = problem.screen(built, 0)

@@ -21,8 +21,10 @@ from codesign.errors import CodesignError
 from codesign.evaluation.case import Case, load_case, with_dtypes
 from codesign.evaluation.choose import evaluate_case, frontier_points
 from codesign.evaluation.document import Evaluation, mapping_document
+from codesign.evaluation.operations import begin_table
 from codesign.evaluation.request import OUTPUT_TOKENS, Request
 from codesign.mapping import Mapping, enumerate_mappings, take
+from codesign.objective.compiled import evaluate_points
 from codesign.objective.metrics import Load
 from codesign.search.ascent import Settings
 from codesign.search.optimum import Optimum, find_optima
@@ -153,6 +155,14 @@ class Solver:
                 with_dtypes(self.base, **self.flags(p.name))
         _ = self.cases, self.spaces, self.mappings
 
+    def begin(self) -> None:
+        """Have programs that the end of a run needs made ready, while the search waits for its own."""
+        case, load = self.base, self.load(self.study.contexts_tokens[0])
+        begin_table(case, take(self.mappings, 0), load)
+        evaluate_points(
+            case.model, case.execution, case.precision, case.machine, take(self.mappings, slice(0, 1)), load, ahead=True
+        )
+
     def fingerprint(self) -> str:
         """Digest of the numbers that the answers rest on: a run that went on with others would mix two answers."""
         cases = [self.base, *self.cases.values()]
@@ -211,7 +221,7 @@ class Solver:
 
     def _evaluated(self, name: str, spec: Spec) -> Evaluation:
         case = with_dtypes(self.cases[name], **self.flags(spec.precision))
-        return evaluate_case(case, replace(self.request(spec.context), tpot=spec.target))
+        return evaluate_case(case, replace(self.request(spec.context), tpot=spec.target), near=False)
 
     def _widen(
         self,
@@ -265,7 +275,7 @@ class Solver:
     def frontier(self, name: str, context: float, precision: str) -> dict[str, Any]:
         """The Pareto curve of an existing machine, for the charts."""
         case = with_dtypes(self.cases[name], **self.flags(precision))
-        mappings, loads, d = frontier_points(case, self.request(context))
+        mappings, loads, d = frontier_points(case, self.request(context), fine=False)
         points = [
             {
                 "tpot_s": float(d.tpot_s[i]), "tokens_per_s_per_megawatt": float(d.tokens_per_s_per_megawatt[i]),

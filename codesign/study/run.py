@@ -232,6 +232,7 @@ def _solve_all(
                 )
 
     stop: list[bool] = []
+    solver.begin()
     with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
         futures = [pool.submit(run, chain) for chain in solver.chains]
         try:

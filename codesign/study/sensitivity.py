@@ -123,7 +123,7 @@ def sweep_machine(
     together = _together(question, arch, sweeps, rivals, main, points)
     for case, pairs in zip(together["cases"], ends, strict=True):
         case["flips"] = _flips(unknowns, pairs, case["metric"][0] or 0.0, case["reference"])
-    together["bases"] = _bases(question, sweeps)
+    together["bases"] = _bases(question, sweeps) if arch in ORDER else []
     together["swings"] = dict(zip([u.name for u in unknowns], swings, strict=True))
     entries = [together]
     for j, (u, grid) in enumerate(zip(told, grids, strict=True)):

@@ -62,9 +62,15 @@ def summary_of(solver: Solver, records: dict[str, Any], tell: Callable[[int, int
             "hypothetical parts and designs rest on assumptions with ranges (arch/memories, arch/measurements)",
         ],
     }  # fmt: skip
+    parts = {
+        m["arch"]: m["memory_technology"]
+        for m in summary["problems"][0]["machines"]
+        if m["status"] == "hypothetical" and m["memory_technology"] in summary["technologies"]
+    }
+    overdrawn = {arch: overdrafts(summary, arch, technology, solver.workspace) for arch, technology in parts.items()}
     for problem in summary["problems"]:
         for m in problem["machines"]:
-            if m["status"] == "hypothetical" and m["memory_technology"] in summary["technologies"]:
-                m["overdraws"] = overdrafts(summary, m["arch"], m["memory_technology"], solver.workspace)
+            if m["arch"] in overdrawn:
+                m["overdraws"] = overdrawn[m["arch"]]
     summary["findings"] = evidence.findings(summary)
     return summary
