@@ -441,6 +441,26 @@ def make_summary() -> dict[str, Any]:
                 "note": "",
             },
         ],
+        "held_back": [
+            {
+                "chip": "h200",
+                "model": "gpt-oss-120b",
+                "framework": "vllm",
+                "concurrency": 8.0,
+                "measured_s": 0.01,
+                "predicted_s": 0.011,
+                "half_width": 0.2,
+            },
+            {
+                "chip": "b200",
+                "model": "gpt-oss-120b",
+                "framework": "vllm",
+                "concurrency": 64.0,
+                "measured_s": 0.02,
+                "predicted_s": 0.015,
+                "half_width": 0.2,
+            },
+        ],
         "checks": [
             {
                 "name": "K3 on GB300, TP 8, batch 1",

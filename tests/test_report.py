@@ -414,7 +414,7 @@ def test_parts_look_different_from_each_other(summary):
 
 def test_specifications_follow_the_vega_lite_schema(summary, rows):
     made = figures(summary, rows)
-    assert len(made) == 16
+    assert len(made) == 17
     for figure in made.values():
         for panel in figure.panels:
             alt.Chart.from_dict(json.loads(json.dumps(panel)), validate=True)
@@ -570,16 +570,28 @@ def test_images_are_drawn_without_a_browser(run, tmp_path):
     (run / "summary.json").write_text(json.dumps(short), encoding="utf-8")
     files = export(run, tmp_path / "out", formats=["svg", "png"])
     svg = {f.stem: f.read_text(encoding="utf-8") for f in files if f.suffix == ".svg"}
-    assert len(svg) == 17  # sensitivities of two machines
+    assert len(svg) == 18  # sensitivities of two machines
     for name, text in svg.items():
         marks = re.findall(r'<g class="mark-(?:symbol|rect|line|rule|text)[^>]*>(?=<)', text)
         assert len(marks) > 1, name
         assert "provisioned megawatts" in text, name
     assert "forecast: Jalapeño" in svg["frontier-c515000-fp8"]
     assert all(f.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" for f in files if f.suffix == ".png")
-    assert len(files) == 34
+    assert len(files) == 36
 
 
 def test_an_unknown_format_is_refused(run, tmp_path):
     with pytest.raises(CodesignError, match="unknown format 'pdf'"):
         export(run, tmp_path / "out", formats=["pdf"])
+
+
+def test_held_back_points_stand_with_their_errors_and_intervals(summary: dict[str, Any]) -> None:
+    found = tables(summary)
+    first, second = found["held_back"]
+    assert (first["error"], second["error"]) == (pytest.approx(0.1), pytest.approx(-0.25))
+    # 11 ms / e^0.2 = 9.006 ms is below the measured 10; 15 ms x e^0.2 = 18.3 ms is below the measured 20.
+    assert first["low"] == pytest.approx(9.006, abs=1e-3) and second["high"] == pytest.approx(18.321, abs=1e-3)
+    made = figures(summary, found)["held_back"]
+    assert "2 closed-loop serving points" in made.caption and "50% inside" in made.caption
+    bare = summary | {"held_back": []}
+    assert "held_back" not in figures(bare, tables(bare))

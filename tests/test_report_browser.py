@@ -51,7 +51,7 @@ def test_every_chart_draws_and_nothing_goes_wrong(report, tmp_path):
     dom, log = opened(report, tmp_path / "profile")
     assert 'data-state="drawn"' in dom
     found = marks(dom)
-    assert len(found) == 16
+    assert len(found) == 17
     assert {name: n for name, n in found.items() if n < 2} == {}
     assert not [line for line in log.splitlines() if "CONSOLE" in line and ("Uncaught" in line or "ERROR" in line)]
     assert 'id="trouble" role="alert" hidden' in dom

@@ -14,6 +14,7 @@ import pytest
 import codesign
 from codesign.calibration import serving, store
 from codesign.calibration.constants import LAWS
+from codesign.calibration.serving import store as store_of_fits
 from codesign.calibration.serving.fit import Power, Served, fit, fit_power
 from codesign.calibration.serving.points import place, twins
 from codesign.calibration.serving.predict import leave_out, predict, scatter_of
@@ -267,6 +268,30 @@ def test_evaluation_serves_with_the_same_constants(model: str, precision: str, t
     joules = one.metrics["board_power_w"] / one.metrics["tokens_per_s_per_chip"]
     assert joules == pytest.approx(float(told["predicted_board_j_per_output_token"]), rel=0.01)
     assert one.document["execution"]["constants"] == "fitted: b200"
+
+
+def test_points_held_back_are_kept_with_their_predictions(tmp_path: Path) -> None:
+    assert store_of_fits.held_back(tmp_path) == []
+    point = ("b200", "gpt-oss-120b", "vllm", 64.0, 0.0123456, 0.01, 0.2)
+    text = store_of_fits.held_back_file([dict(zip(store_of_fits.HELD_BACK, point, strict=True))])
+    (tmp_path / "serving-held-back.csv").write_text(text)
+    (row,) = store_of_fits.held_back(tmp_path)
+    assert tuple(row.values()) == (*point[:4], 0.01235, 0.01, 0.2)
+    (tmp_path / "serving-held-back.csv").write_text(text.replace("64", "many"))
+    with pytest.raises(CodesignError, match="damaged"):
+        store_of_fits.held_back(tmp_path)
+
+
+def test_the_points_that_ship_have_the_error_that_the_fit_tells() -> None:
+    rows = store_of_fits.held_back(store.bundled())
+    (check,) = (
+        g for g in store_of_fits.load(store.bundled())[2]["check"]
+        if g["by"] == {"split": "check"} and g["quantity"] == "tpot_s"
+    )  # fmt: skip
+    errors = [abs(r["predicted_s"] / r["measured_s"] - 1.0) for r in rows]
+    assert len(rows) == check["n"]
+    assert float(np.median(errors)) == pytest.approx(check["median_ape"], rel=0.01)
+    assert float(np.mean(errors)) == pytest.approx(check["mean_ape"], rel=0.01)
 
 
 @pytest.mark.slow

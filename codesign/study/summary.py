@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from codesign.calibration.serving.store import held_back
+from codesign.calibration.store import bundled
 from codesign.evaluation.document import execution_document, rests_on
 from codesign.glossary import STUDY
 from codesign.search.space import BUDGETS, VARIABLES
@@ -53,6 +55,7 @@ def summary_of(solver: Solver, records: dict[str, Any], tell: Callable[[int, int
         ],
         "problems": [records[spec.id] for chain in solver.chains for spec in chain],
         "frontiers": frontiers,
+        "held_back": held_back(bundled(solver.workspace)),
         "power_table": evidence.power_table(solver.workspace) if study.checks else [],
         "checks": evidence.published_checks(solver.workspace) if study.checks else [],
         "sensitivity": evidence.sensitivity(solver) if study.sensitivity else [],

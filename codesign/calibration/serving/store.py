@@ -3,11 +3,14 @@
 ``arch/measurements/served.toml`` has the constants in a server of all chips, ``served-VENDOR.toml`` and
 ``served-GENERATION.toml`` those of their chips without points of their own, ``served-CHIP.toml`` a measured chip's;
 each is complete.  ``frameworks.toml`` has the host's time and what a framework makes of launches.
+``serving-held-back.csv`` has the points held back with their predictions.
 ``serving-fit.json`` and ``serving-covariance.npz`` hold every fitted number with its prior, the scatter and the errors
 on what was held back.
 """
 
-from collections.abc import Mapping
+import csv
+import io
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from codesign.calibration.predict import Z90
 from codesign.calibration.serving.fit import Power, Served
 from codesign.calibration.serving.program import DECODING
 from codesign.calibration.serving.terms import SERVED, TIED, Line, Shift, Shifts, generation_of, kernels_of
+from codesign.errors import CodesignError
 from codesign.execution import NAMES, UNITS
 
 SCHEMA = "codesign.serving/1"
@@ -144,10 +148,52 @@ def fit_document(fit: Served, scatter: Mapping[str, float], source: str, errors:
     }  # fmt: skip
 
 
-def save(folder: Path, fit: Served, scatter: Mapping[str, float], source: str, errors: Mapping[str, Any]) -> list[Path]:
-    """Write all files of a fit into a folder, or none; returns their paths."""
+#: Columns of the points held back, as they are kept beside a fit.
+HELD_BACK = ("chip", "model", "framework", "concurrency", "measured_s", "predicted_s", "half_width")
+
+
+def held_back_file(points: Iterable[Mapping[str, Any]]) -> str:
+    """Points held back of the fit with their predictions as CSV, columns `HELD_BACK`."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(HELD_BACK)
+    for point in points:
+        writer.writerow([f"{x:.4g}" if isinstance(x, float) else x for x in (point[k] for k in HELD_BACK)])
+    return text.getvalue()
+
+
+def held_back(folder: Path) -> list[dict[str, Any]]:
+    """Points held back of the fit in a folder, with their predictions; none where they were not kept."""
+    path = folder / "serving-held-back.csv"
+    if not path.exists():
+        return []
+    words = HELD_BACK[:3]
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return [{k: row[k] if k in words else float(row[k]) for k in HELD_BACK} for row in csv.DictReader(file)]
+    except (KeyError, ValueError, TypeError) as problem:
+        raise CodesignError("damaged; run codesign calibrate again", file=str(path)) from problem
+
+
+def save(
+    folder: Path,
+    fit: Served,
+    scatter: Mapping[str, float],
+    source: str,
+    errors: Mapping[str, Any],
+    points: Iterable[Mapping[str, Any]] = (),
+) -> list[Path]:
+    """Write all files of a fit into a folder, or none; returns their paths.
+
+    Args:
+        folder, fit, scatter: where, what, and what is left between fit and measurement.
+        source: of the numbers, for their files.
+        errors: on what was held back and left out.
+        points: held back, with `HELD_BACK` as keys.
+    """
     texts = {f"{name}.toml": constants_file(name, line, fit, source) for name, line in owners(fit.shifts).items()}
     texts["frameworks.toml"] = frameworks_file(fit, source)
+    texts["serving-held-back.csv"] = held_back_file(points)
     return save_fit(folder, "serving", texts, fit_document(fit, scatter, source, errors), fit.covariance)
 
 

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,18 @@ def written(rows: Sequence[Mapping[str, str]], found: Sequence[Predicted], left:
     return text.getvalue()
 
 
+def held_back(found: Iterable[Predicted]) -> list[dict[str, Any]]:
+    """Points of split ``check`` with their predictions, keys `codesign.calibration.serving.store.HELD_BACK`."""
+    rows = []
+    for p in found:
+        points = p.points
+        users = np.asarray(points.load.batch) * np.asarray(points.mapping.dp) * np.asarray(points.mapping.microbatches)
+        for i in np.flatnonzero((points.splits == "check") & np.isfinite(points.tpot)):
+            values = (points.chips[i], points.model.name, points.frameworks[i], float(users[i]), float(points.tpot[i]))
+            rows.append(dict(zip(store.HELD_BACK, (*values, float(p.tpot[i]), float(p.half[i])), strict=True)))
+    return rows
+
+
 def told(folder: Path) -> dict[str, Any]:
     """The errors that a fit was told with: of kernels by group, of serving held back and left out."""
     from codesign.calibration.store import read_errors
@@ -195,11 +207,13 @@ def calibrate(rows: Sequence[Mapping[str, str]], out: Path, source: str) -> dict
         ratios = [np.abs(t.log_ratio) for t in trials if t.by == by]
         if ratios:
             scatter[key] = float(np.median([np.quantile(r, 0.85) for r in ratios]))
-    told = document(kept, [predict(p, found, scatter) for p in programs], left)
+    predicted = [predict(p, found, scatter) for p in programs]
+    told = document(kept, predicted, left)
     out_errors = [{"by": t.by, "name": t.name, **summary(t.log_ratio)} for t in trials]
     checks = [g for g in told["groups"] if g["by"].get("split") == "check" and len(g["by"]) == 1]
     told["unplaced"] = [u | {"row": numbers[u["row"] - 2] + 2} for u in told["unplaced"]]
-    files = store.save(out, found, scatter, source, {"check": checks, "left_out": out_errors})
+    errors = {"check": checks, "left_out": out_errors}
+    files = store.save(out, found, scatter, source, errors, held_back(predicted))
     return told | {
         "files": [p.name for p in files], "numbers": len(found.shifts), "left_out": out_errors,
         "chip_specific_numbers": found.shifts.chip_specific(),

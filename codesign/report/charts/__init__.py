@@ -9,7 +9,7 @@ from codesign.report.charts.prices import elasticity_figure, shadow_figure
 from codesign.report.charts.roofline import roofline_figure
 from codesign.report.charts.search import search_figure
 from codesign.report.charts.time import energy_figure, timeline_figure, waterfall_figure
-from codesign.report.charts.trust import check_figure
+from codesign.report.charts.trust import check_figure, held_back_figure
 from codesign.report.charts.unknowns import sensitivity_figure
 from codesign.report.data import Tables
 from codesign.report.summary import Json
@@ -34,6 +34,7 @@ def figures(summary: Json, tables: Tables) -> dict[str, Figure]:
         elasticity_figure,
         shadow_figure,
         search_figure,
+        held_back_figure,
         check_figure,
         sensitivity_figure,
     )

@@ -2,12 +2,16 @@
 
 import altair as alt
 
-from codesign.report.charts.base import Figure, Spec, data, panel
+from codesign.report.charts.base import GREY, Figure, Spec, data, log_ticks, panel
 from codesign.report.data import Tables
 from codesign.report.summary import Json
 
 #: Terms of a pass: colours of Tol's muted palette.
 TERM_COLOURS = ["#4477aa", "#66ccee", "#ee6677", "#ccbb44", "#9a9a9a", "#aa3377", "#228833", "#bbbbbb"]
+
+
+#: Chips with serving points: Tol's bright palette.
+CHIP_COLOURS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377"]
 
 
 def _names(grid: bool) -> alt.Axis:
@@ -54,6 +58,53 @@ def check_figure(_: Json, tables: Tables) -> Figure | None:
         caption="Nothing was tuned to hit these points; the table below names the terms that make the difference. "
         "Strokes across the bars are the pass that the published rate implies.",
         panels=tuple(panels),
+        scope="study",
+    )
+
+
+def held_back_figure(_: Json, tables: Tables) -> Figure | None:
+    """Predicted against measured TPOT of the serving points that the fit did not see, and their errors by chip."""
+    rows = tables["held_back"]
+    if not rows:
+        return None
+    low = min(min(r["measured"], r["predicted"]) for r in rows) / 1.15
+    high = max(max(r["measured"], r["predicted"]) for r in rows) * 1.15
+    scale, axis = (
+        alt.Scale(type="log", domain=[low, high], nice=False),
+        alt.Axis(values=log_ticks(low, high), format="~g"),
+    )
+    colour = alt.Color("chip:N", scale=alt.Scale(range=CHIP_COLOURS), legend=alt.Legend(title=None, orient="top"))
+    tooltip = [
+        "chip:N", "model:N", "framework:N", "concurrency:Q",
+        *(alt.Tooltip(f"{k}:Q", title=f"{k} [ms]", format=".3~g") for k in ("measured", "predicted", "low", "high")),
+        alt.Tooltip("error:Q", format="+.0%"),
+    ]  # fmt: skip
+    base = alt.Chart(data("held_back"))
+    x = alt.X("measured:Q", title="measured TPOT [ms]", scale=scale, axis=axis)
+    line = (
+        base.transform_aggregate(n="count()")
+        .transform_calculate(lo=str(low), hi=str(high))
+        .mark_rule(strokeDash=[4, 4], color=GREY)
+        .encode(x=alt.X("lo:Q", scale=scale), y=alt.Y("lo:Q", scale=scale), x2="hi:Q", y2="hi:Q")
+    )
+    points = base.mark_circle(size=28, opacity=0.65).encode(
+        x=x, y=alt.Y("predicted:Q", title="predicted [ms]", scale=scale, axis=axis), color=colour, tooltip=tooltip
+    )
+    spread = base.mark_tick(thickness=1.5, size=14, opacity=0.6).encode(
+        x=alt.X("error:Q", title="predicted over measured, less one", axis=alt.Axis(format="+.0%")),
+        y=alt.Y("chip:N", title=None, axis=_names(grid=True)),
+        color=alt.Color("chip:N", scale=alt.Scale(range=CHIP_COLOURS), legend=None),
+        tooltip=tooltip,
+    )
+    inside = sum(r["low"] <= r["measured"] <= r["high"] for r in rows) / len(rows)
+    middle = sorted(abs(r["error"]) for r in rows)[len(rows) // 2]
+    return Figure(
+        name="held_back",
+        title="Serving points that no fit has seen",
+        caption=f"{len(rows)} closed-loop serving points held back of the fit: median error {middle:.1%}, {inside:.0%} "
+        "inside their 90 % intervals. The dashed line is measured = predicted.",
+        panels=(panel(alt.layer(line, points), 340), panel(spread, alt.Step(30), "Error by chip")),
+        columns=2,
         scope="study",
     )
 

@@ -12,7 +12,7 @@ from codesign.report.data.frontier import band_rows, behind, curves, ends
 from codesign.report.data.operations import ceilings, operations, roof_labels
 from codesign.report.data.power import drawn, power_table
 from codesign.report.data.search import convergence, elasticities, shadow_prices, starts
-from codesign.report.data.trust import check_terms, checks
+from codesign.report.data.trust import check_terms, checks, held_back
 from codesign.report.data.unknowns import rivals, sensitivity, unknowns
 from codesign.report.summary import Json
 
@@ -45,6 +45,7 @@ def tables(summary: Json) -> Tables:
         "rounding": rounding(summary),
         "checks": checks(summary),
         "check_terms": check_terms(summary),
+        "held_back": held_back(summary),
         "sensitivity": sensitivity(summary),
         "rivals": rivals(summary),
         "unknowns": unknowns(summary),

@@ -1,5 +1,6 @@
 """How far to trust the answer: published figures against the model's."""
 
+import math
 from typing import Any
 
 from codesign.report.summary import Json, items, number, part
@@ -21,6 +22,27 @@ def checks(summary: Json) -> list[dict[str, Any]]:
                 "source": c.get("source") or "",
             }
         )
+    return rows
+
+
+def held_back(summary: Json) -> list[dict[str, Any]]:
+    """Serving points that the fit did not see: rows of chip, model, framework, concurrency, measured, predicted [ms],
+    low, high (90 % interval [ms]), error (predicted over measured less one).
+    """
+    rows = []
+    for p in items(summary, "held_back"):
+        measured, predicted, half = (number(p.get(k)) for k in ("measured_s", "predicted_s", "half_width"))
+        if measured and predicted and half is not None:
+            rows.append(
+                {
+                    **{k: p.get(k) for k in ("chip", "model", "framework", "concurrency")},
+                    "measured": measured * 1e3,
+                    "predicted": predicted * 1e3,
+                    "low": predicted * math.exp(-half) * 1e3,
+                    "high": predicted * math.exp(half) * 1e3,
+                    "error": predicted / measured - 1.0,
+                }
+            )
     return rows
 
 
