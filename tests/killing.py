@@ -48,6 +48,9 @@ class Quick(Solver):
     def check(self) -> None:
         """Nothing to load."""
 
+    def begin(self) -> None:
+        """Nothing to make ready."""
+
     def fingerprint(self) -> str:
         """No catalog is loaded."""
         return "none"
@@ -55,7 +58,7 @@ class Quick(Solver):
     def solve(self, spec: Spec, starts: dict[str, list[float]]) -> tuple[dict[str, Any], dict[str, list[float]]]:
         """A record as it would be, with a good many digits in it."""
         draw = random.Random(digest([spec.id, self.seed, starts]))  # noqa: S311 - no secret
-        time.sleep(0.005 * random.random())  # noqa: S311
+        time.sleep(0.04 * random.random())  # noqa: S311
         x = [draw.uniform(-30.0, 30.0) for _ in range(400)]
         design = {
             "technology": "hbm4", "feasible": True, "limited_by": "TPOT", "kkt_residual": draw.random() * 1e-9,

@@ -95,7 +95,8 @@ def run_study(
     checkpoints = Checkpoints(folder / "checkpoints")
     try:
         found = checkpoints.restore(damaged) if state == "resumed" else None
-        records, starts = (found[1]["records"], found[1]["starts"]) if found else ({}, {})
+        kept = found[1] if found else {"records": {}, "starts": {}}
+        records, starts = {k: json.loads(v) for k, v in kept["records"].items()}, kept["starts"]
         log(state, solved=len(records), environment=environment())
         _solve_all(solver, records, starts, checkpoints, log, tell, workers)
     finally:
@@ -210,6 +211,7 @@ def _solve_all(
     workers: int,
 ) -> None:
     total = sum(len(chain) for chain in solver.chains)
+    texts = {k: json.dumps(v, allow_nan=False) for k, v in records.items()}  # each record is written out once
     lock = Lock()
     tell(len(records), total, "searching")
 
@@ -220,10 +222,11 @@ def _solve_all(
             if stop:
                 return
             record, following = solver.solve(spec, starts.get(spec.chain, {}))
+            text = json.dumps(record, allow_nan=False)
             with lock:
-                records[spec.id] = record
+                records[spec.id], texts[spec.id] = record, text
                 starts[spec.chain] = following
-                checkpoints.save(len(records), {"records": records, "starts": starts})
+                checkpoints.save(len(records), {"records": texts, "starts": starts})
                 log("solved", problem=spec.id, evaluations=record["evaluations"])
                 tell(
                     len(records),
