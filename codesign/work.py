@@ -73,7 +73,7 @@ def drafter_rows(model: Model, step: Step) -> tuple[Row, ...]:
     if model.drafts is None or step.block:
         return ()
     d, drafts = model.drafts, step.drafts
-    passes = jnp.minimum(drafts, 1.0) if d.method == "block" else drafts
+    passes = d.passes(drafts)
     rows = step.batch * drafts / jnp.maximum(passes, 1.0)
     one = gemm(
         "drafter",

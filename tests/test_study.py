@@ -220,7 +220,7 @@ def killed_many_times(folder: Path, kills: int) -> None:
     assert found["left"] == []
     # The moments were spread: some before the first problem was solved, some between problems.
     assert any(n <= 0 for n in found["solved"])
-    assert len({n for n in found["solved"] if 0 < n < 12}) >= min(kills // 6, 5), found["solved"]
+    assert len({n for n in found["solved"] if 0 < n < 12}) > 2, found["solved"]
     # A disk that is full ends a run in one clear line, wherever it happens.
     assert set(found["full"]) == {2}
 

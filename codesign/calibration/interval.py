@@ -27,6 +27,9 @@ from codesign.execution import execution_from
 from codesign.mapping import Mapping
 from codesign.objective.metrics import Load
 
+#: Metrics that have the interval of the time, or of its inverse.
+SPREAD = ("tpot_s", "ttft_s", "tokens_per_s", "tokens_per_s_per_megawatt")
+
 #: Step of the differences, in u.
 STEP = 1e-4
 
@@ -103,10 +106,5 @@ def interval_document(
     """The 90 % interval of an answer's time and of what goes with its inverse, as ``evaluate --json`` has it."""
     half, words = half_width(case, mapping, load, framework, kernels.bundled(workspace))
     low, high = float(np.exp(-half)), float(np.exp(half))
-    times = [k for k in ("tpot_s", "ttft_s") if metrics.get(k)]
-    rates = [k for k in ("tokens_per_s", "tokens_per_s_per_megawatt") if metrics.get(k)]
-    return {
-        "share": 0.9, "half_width": half, "holds": words,
-        **{k: [metrics[k] * low, metrics[k] * high] for k in times},
-        **{k: [metrics[k] * low, metrics[k] * high] for k in rates},
-    }  # fmt: skip
+    found = {k: [metrics[k] * low, metrics[k] * high] for k in SPREAD if metrics.get(k)}
+    return {"share": 0.9, "half_width": half, "holds": words, **found}

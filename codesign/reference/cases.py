@@ -113,7 +113,7 @@ def head_case(model: Model, part: Part) -> Case:
     """Output head and greedy sampling."""
     step = step_of(part, batch=BATCH)
     module = Head(model.hidden, model.vocab, Draw(0))
-    rows = tuple(row for row in pass_rows(model, step, 1.0).head)
+    rows = pass_rows(model, step, 1.0).head
     inputs = (random_numbers(1, BATCH * part.dp, model.hidden),)
     return case_of(module, None, model.hidden, part, step, inputs, (P("dp"),), rows=rows)
 

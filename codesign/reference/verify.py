@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from codesign import catalog
+from codesign.glossary import VERIFY
 from codesign.model import Model, model_of
 from codesign.reference.case import Case
 from codesign.reference.cases import cases_of, ends_of
 from codesign.reference.programs import read
 from codesign.reference.scaled import small_model
-
-SCHEMA = "codesign.verify/1"
 
 #: Relative difference that is rounding: the expectations are sums of a few dozen floats.
 EXACT = 1e-9
@@ -131,7 +130,7 @@ def verify(name: str, workspace: str | Path | None = None) -> dict[str, Any]:
         programs.append(program)
     alike = all(program["deviation"] < DEVIATION for program in programs)
     return {
-        "schema": SCHEMA,
+        "schema": VERIFY,
         "model": model.name,
         "exact": alike and all(row["status"] != "differs" for row in operations),
         "executed": {"hidden": small.hidden, "vocab": small.vocab, "blocks": {n: _fields(x) for n, x in small.blocks}},

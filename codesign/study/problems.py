@@ -14,8 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from codesign.calibration.interval import half_width
-from codesign.calibration.store import bundled
+from codesign.calibration.interval import interval_document
 from codesign.design import ANCHOR, Package, anchor_design, load_package, load_technology
 from codesign.errors import CodesignError
 from codesign.evaluation.case import Case, load_case, with_dtypes
@@ -230,15 +229,10 @@ class Solver:
         machines: list[tuple[Evaluation, dict[str, Any]]],
     ) -> None:
         """Give the best design and the best part of a problem their 90 % intervals, at their mapping and batch."""
-        folder = bundled(self.workspace)
 
         def widen(document: dict[str, Any], case: Case, mapping: Mapping, load: Load) -> None:
-            half, words = half_width(case, mapping, load, None, folder)
-            rate = _rate(document)
-            document["interval"] = {
-                "share": 0.9, "half_width": half, "holds": words,
-                "tokens_per_s_per_megawatt": [rate * float(np.exp(-half)), rate * float(np.exp(half))],
-            }  # fmt: skip
+            told = {"tokens_per_s_per_megawatt": _rate(document)}
+            document["interval"] = interval_document(case, mapping, load, told, None, self.workspace)
 
         able = [(o, d) for o, d in designs if d["feasible"] and o.rounded is not None]
         if able:
