@@ -112,6 +112,7 @@ class Model:
         published_kv: dtype of the cache as published, for display.
         drafts: the drafter, if there is one.
         streams: residual streams, more than one under hyper-connections.
+        residual_run: layers whose outputs attention residuals sum up to one source, 0 for plain residuals.
     """
 
     name: str
@@ -124,6 +125,20 @@ class Model:
     published_kv: str = "bf16"
     drafts: Drafts | None = None
     streams: int = 1
+    residual_run: int = 0
+
+    @property
+    def residual_sources(self) -> float:
+        """Completed sources of attention residuals before a layer, in the mean over the stack; the embedding is one."""
+        return float(np.mean(1 + np.arange(self.depth) // self.residual_run)) if self.residual_run else 0.0
+
+    @property
+    def handed(self) -> float:
+        """Vectors of the residual's width that a token takes from one stage to the next, in the mean over the stack.
+
+        Under attention residuals later stages read all completed sources and the sum at hand.
+        """
+        return self.residual_sources + 1.0 if self.residual_run else float(self.streams)
 
     @property
     def depth(self) -> int:
@@ -351,4 +366,5 @@ def model_of(file: "ModelFile") -> Model:
         published_kv=file.dtypes.published_kv,
         drafts=drafts,
         streams=file.residual_streams,
+        residual_run=file.residual_run,
     )

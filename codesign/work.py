@@ -1,18 +1,19 @@
 """The table of a pass: which rows each block of a model brings, and those of its ends.
 
 Blocks are a model's distinct layer kinds; a pass runs each as often as the model has it.  Beside the blocks stand the
-embedding (on the first stage), the head (output projection and sampling, on the last), the drafter, and the hand-offs
-between stages.
+embedding (on the first stage, its table split by words over TP), the head (output projection and sampling, on the
+last), the drafter, and the hand-offs between stages.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from codesign.fabric import all_gather, hand_off
+from codesign.fabric import all_gather, all_reduce, hand_off
 from codesign.lanes import Number, Row
-from codesign.layers.base import Step, gemm
+from codesign.layers.base import Layer, Step, forms_of, gemm
 from codesign.layers.moe import MoE
 from codesign.model import Model
 
@@ -22,25 +23,43 @@ class Pass(NamedTuple):
 
     Attributes:
         blocks: for each block of the model, its rows in order, per chunk of a prompt.
-        embed: the row of the embedding, once for all chunks, on the first stage.
+        others: for each block, its rows in every further form that it may take; none in decode.
+        embed: rows of the embedding, once for all chunks, on the first stage.
         head: rows of output projection, sampling and drafter, once for all chunks, on the last stage.
         hand_off: the row of all hand-offs between stages, per chunk.
     """
 
     blocks: tuple[tuple[Row, ...], ...]
-    embed: Row
+    others: tuple[tuple[tuple[Row, ...], ...], ...]
+    embed: tuple[Row, ...]
     head: tuple[Row, ...]
     hand_off: Row
 
 
-def _norm(step: Step, hidden: int, shared_out: Number, streams: int = 1) -> Row:
+def _norm(model: Model, step: Step, shared_out: Number) -> Row:
     """Residual addition and RMS norm around a block: two reads and two writes of the residual stream.
 
     Where the residual is n streams (hyper-connections), all of them are read and written, the block's input is mixed
     out of them and its output into them: ``n (n + 2)`` mixing weights per token from as many rows of ``n h``
     parameters, which are read once; ``2 n (n + 2)`` operations per element.  Source: arXiv:2512.24880.
+
+    Under attention residuals the input is a softmax over n sums of completed runs of layers and the sum of the run at
+    hand.  As its publisher serves it (two phases, arXiv:2603.15031), the s blocks of a run (two a layer) read the
+    completed sums once, in one kernel that writes each block's share of them: ``n/s + 1`` more reads and writes of the
+    stream, and one more read where the block merges its share with the sum at hand.  Per element ``4 n`` operations for
+    scores and sums, ``2 n/s`` for the norms of the sources, 8 to norm, score and merge the sum at hand.  Left out: the
+    last mix, before the head.
     """
-    t = step.tokens / shared_out
+    t, hidden, streams = step.tokens / shared_out, model.hidden, model.streams
+    if model.residual_run:
+        n, s = model.residual_sources, 2 * model.residual_run
+        return Row(
+            "norm",
+            "elementwise",
+            memory=(6.0 + n / s) * t * hidden * step.precision.bytes["activation"],
+            vector=(14.0 + 4.0 * n + 2.0 * n / s) * t * hidden,
+            launches=1.0 + 1.0 / s,
+        )
     if streams > 1:
         mixes = streams * (streams + 2)
         weights = mixes * streams * hidden
@@ -105,13 +124,12 @@ def pass_rows(model: Model, step: Step, pp: Number) -> Pass:
         pp: pipeline stages.
     """
     hidden, p = model.hidden, step.precision
-    blocks = tuple(
-        (
-            _norm(step, hidden, step.shared_out if isinstance(layer, MoE) else 1.0, model.streams),
-            *layer.rows(step, hidden),
-        )
-        for _, layer in model.blocks
-    )
+
+    def block(layer: Layer, form: int) -> tuple[Row, ...]:
+        norm = _norm(model, step, step.shared_out if isinstance(layer, MoE) else 1.0)
+        return norm, *layer.rows(replace(step, form=form), hidden)
+
+    layers = [layer for _, layer in model.blocks]
     t, vocab = step.answered, model.vocab / step.tp
     head = gemm("head", vocab * hidden, t, hidden, vocab, "head", step)
     sample = Row(
@@ -121,19 +139,22 @@ def pass_rows(model: Model, step: Step, pp: Number) -> Pass:
         vector=t * vocab * (step.machine.exponential_ops + 4.0),
         launches=2.0,
     )
+    entering = step.batch * step.whole * hidden
     embed = Row(
         "embed",
         "elementwise",
-        memory=step.batch * step.whole * hidden * (p.bytes["embedding"] + p.bytes["activation"]),
+        memory=entering * (p.bytes["embedding"] + p.bytes["activation"]),
         launches=step.chunks,
     )
+    together = all_reduce("embed_reduce", entering * p.bytes["activation"], step.tp, step.machine)
     gather = all_gather("sample_gather", 8.0 * t * step.tp, step.tp, step.machine)
     return Pass(
-        blocks=blocks,
-        embed=embed,
+        blocks=tuple(block(layer, 0) for layer in layers),
+        others=tuple(tuple(block(layer, form) for form in range(1, forms_of(layer, step))) for layer in layers),
+        embed=(embed, together._replace(latency=together.latency * step.chunks)),
         head=(head, sample, gather, *drafter_rows(model, step)),
         hand_off=hand_off(
-            step.tokens * model.streams * hidden * p.bytes["activation"], pp, step.tp * step.dp, step.machine
+            step.tokens * model.handed * hidden * p.bytes["activation"], pp, step.tp * step.dp, step.machine
         ),
     )
 

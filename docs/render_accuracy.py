@@ -15,6 +15,9 @@ GROUPS = {
 }  # fmt: skip
 QUANTITIES = {"tpot_s": "TPOT", "board_j_per_output_token": "board energy per output token"}
 
+#: Points of a kind at least for a row of its own.
+FEWEST = 10
+
 #: The largest error that a row may have: of the median, and of the mean where it has a bar.
 KERNELS = (0.15, None)
 CHECK: dict[str, tuple[float, float | None]] = {"tpot_s": (0.09, 0.12), "board_j_per_output_token": (0.12, None)}
@@ -28,7 +31,7 @@ class Row(NamedTuple):
     points: int | None
     median: float
     mean: float | None
-    bars: tuple[float, float | None]
+    bars: tuple[float | None, float | None]
 
     @property
     def misses(self) -> bool:
@@ -57,7 +60,7 @@ def render() -> str:
         for name, value in kernels["errors"].items()
     ]
 
-    def told(words: str, g: dict[str, Any], bars: tuple[float, float | None]) -> Row:
+    def told(words: str, g: dict[str, Any], bars: tuple[float | None, float | None]) -> Row:
         return Row(words, g["n"], g["median_ape"], g["mean_ape"], bars)
 
     rows += [
@@ -65,11 +68,17 @@ def render() -> str:
         for g in serving["errors"]["check"]
     ]
     rows += [
+        told(f"{QUANTITIES[g['quantity']]} of these that goes most by {g['by']['limited_by']}", g, (None, None))
+        for g in serving["errors"]["limits"]
+        if g["quantity"] == "tpot_s" and g["n"] >= FEWEST
+    ]
+    rows += [
         told(f"serving, points of a {g['by']} left out: {g['name']}", g, LEFT_OUT[g["by"]])
         for g in serving["errors"]["left_out"]
     ]
+    barred = [row for row in rows if row.bars != (None, None)]
     missed = [row.words for row in rows if row.misses]
-    verdict = f"Bars missed: {len(missed)} of {len(rows)}" + (f" ({'; '.join(missed)})." if missed else ".")
+    verdict = f"Bars missed: {len(missed)} of {len(barred)}" + (f" ({'; '.join(missed)})." if missed else ".")
     own = kernels["chip_specific_numbers"] + serving["chip_specific_numbers"]
     lines = [
         BEGIN,

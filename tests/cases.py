@@ -82,12 +82,13 @@ def load(batch: float = 1.0, context: float = 1000.0, drafts: float = 0.0, skew:
 def step(
     of: Machine, precision: Precision, *, batch: float = 1.0, new: float = 1.0, cached: float = 1000.0, tp: int = 1,
     dp: int = 1, ep: int = 1, context: bool = False, skew: float = 0.0, drafts: float = 0.0, chunks: float = 1.0,
-    block: bool = False,
+    block: bool = False, form: int = 0,
 ) -> Step:  # fmt: skip
     """A pass as a layer sees it."""
     return Step(
-        batch, new, cached, float(tp), float(dp), float(ep), float(context), skew, of, precision, drafts, chunks, block
-    )
+        batch, new, cached, float(tp), float(dp), float(ep), float(context), skew, of, precision, drafts, chunks, block,
+        form=form,
+    )  # fmt: skip
 
 
 def _numbers(of: Case, where: Mapping, what: Load, execution: Execution | None, on: Machine | None) -> Any:
@@ -120,7 +121,7 @@ def work(of: Case, where: Mapping, what: Load) -> dict[str, dict[str, float]]:
         for (name, _), block, n in zip(of.model.blocks, found.blocks, of.model.block_counts(), strict=True)
         for row in block
     }
-    rows |= {row.name: (1, row) for row in (found.embed, *found.head, found.hand_off)}
+    rows |= {row.name: (1, row) for row in (*found.embed, *found.head, found.hand_off)}
     return {name: {lane: n * float(getattr(row, lane)) for lane in WORK} for name, (n, row) in rows.items()}
 
 

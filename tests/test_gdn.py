@@ -42,7 +42,7 @@ def test_drafts_write_a_state_each_and_long_blocks_one_per_chunk() -> None:
     kept = cells * 4 + conv * 2
 
     def states(new: float, drafts: float) -> float:
-        found = rows(LAYER, H, new=new, drafts=drafts, block=not drafts)["state"].memory
+        found = rows(LAYER, H, new=new, drafts=drafts, block=not drafts, form=int(not drafts))["state"].memory
         return float(found - new * (2 * Q + 3 * V + 128) * 2) / kept
 
     assert [states(q, q - 1.0) for q in (1.0, 2.0, 8.0)] == pytest.approx([2, 3, 9])
@@ -52,7 +52,7 @@ def test_drafts_write_a_state_each_and_long_blocks_one_per_chunk() -> None:
 
 
 def test_chunks_trade_elementwise_work_for_matrix_work() -> None:
-    short, long = (rows(LAYER, H, new=q, block=True)["state"] for q in (1.0, 4096.0))
+    short, long = (rows(LAYER, H, new=q, block=True, form=i)["state"] for i, q in enumerate((1.0, 4096.0)))
     # 2 L (2 d_k + d_v) inside a chunk of 64 and 6 d_k d_v between chunks, per value head.
     assert long.tensor / 4096 == 64 * (2 * 64 * 3 * 128 + 6 * 128 * 128)
     assert long.vector / 4096 < 0.3 * short.vector

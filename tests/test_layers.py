@@ -186,8 +186,9 @@ def test_context_merge_of_kimi_k3() -> None:
     # queries (576 wide) to seven others, and to each of them the partial results (512 wide) of that one's 12 heads.
     layer, p = block("kimi-k3", "mla"), precision("kimi-k3")
     rows = {r.name: r for r in layer.rows(step(machine(), p, batch=3.0, tp=8, context=True), 7168)}
-    by_hand = 3 * 2 * (7 * 12 * 576 + 7 * 12 * 512)
-    assert by_hand == 3 * 208_896 * 7 / 8
+    # With each result goes the sum of its softmax in FP32.
+    by_hand = 3 * 2 * (7 * 12 * 576 + 7 * 12 * 512) + 3 * 4 * 7 * 12
+    assert by_hand == 3 * (208_896 + 4 * 96) * 7 / 8
     assert float(rows["context_merge"].scale_up) == pytest.approx(by_hand)
     rows = {r.name: r for r in layer.rows(step(machine(), p, batch=3.0, tp=2), 7168)}
     assert float(rows["context_merge"].scale_up) == float(rows["context_merge"].latency) == 0.0
@@ -272,10 +273,13 @@ def test_dispatch_against_routed_tokens(name: str, tp: int, dp: int, ep: int) ->
     width = layer.width or hidden
     batch = 12.0
     rows = moe_rows(layer, hidden, p, batch=batch, tp=tp, dp=dp, ep=ep)
-    want = batch / tp * messages.mean() * width
-    # The fullest rank receives and sends back more than the mean one, by as much as it has more routes.
-    for name in ("dispatch", "combine"):
-        assert float(rows[name].scale_up * rows[name].share) == pytest.approx(want * p.bytes[name], rel=0.01)
+    want = batch / tp * messages.mean()
+    # The fullest rank receives and sends back more than the mean one, by as much as it has more routes.  Out go a
+    # number and a gate for each route, 4 bytes each.
+    beside = {"dispatch": 8.0 * layer.top_k, "combine": 0.0}
+    for name, more in beside.items():
+        message = width * p.bytes[name] + more
+        assert float(rows[name].scale_up * rows[name].share) == pytest.approx(want * message, rel=0.01)
 
 
 def test_groups_cap_the_ranks_of_a_token() -> None:

@@ -32,7 +32,7 @@ def test_decode_step_has_no_correction() -> None:
 
 
 def test_chunks() -> None:
-    long = rows(LAYER, H, new=4096.0, block=True)["state"]
+    long = rows(LAYER, H, new=4096.0, block=True, form=1)["state"]
     assert long.tensor / 4096 == 64 * (2 * 64 * (128 + 128) + 4 * 128 * 128)
 
 

@@ -32,7 +32,7 @@ def test_decode_step_has_no_correction() -> None:
 
 
 def test_chunks_share_the_scores_of_a_group() -> None:
-    long = rows(LAYER, H, new=4096.0, block=True)["state"]
+    long = rows(LAYER, H, new=4096.0, block=True, form=1)["state"]
     # Scores of B and C per group, their product with x per head; then 4 per state element.
     assert long.tensor / 4096 == 2 * 64 * (8 * 128 + INNER) + 4 * 64 * 64 * 128
 

@@ -50,7 +50,9 @@ def test_the_energy_of_a_bank_is_that_of_its_experts_read_once() -> None:
 def test_the_fullest_rank_receives_what_it_sends_back(skew: float) -> None:
     rows = rows_of(None, dp=32, ep=32, batch=16.0, skew=skew)
     p = case("h200", "deepseek-v3").precision.bytes
-    received, returned = (float(rows[x].scale_up) / p[x] for x in ("dispatch", "combine"))
+    # Beside its channels a token brings the numbers and gates of eight routes.
+    messages = {"dispatch": HIDDEN * p["dispatch"] + 8 * 8, "combine": HIDDEN * p["combine"]}
+    received, returned = (float(rows[x].scale_up) / message for x, message in messages.items())
     assert received == pytest.approx(returned)
     assert float(rows["dispatch"].share) < (0.9 if skew else 1.0)
 
@@ -66,11 +68,11 @@ def test_plain_choices_change_no_row() -> None:
 def test_a_message_per_route_sends_k_times_what_one_token_carries() -> None:
     once, each = (rows_of(Routing(per_route=x), dp=32, ep=32, batch=16.0) for x in (0.0, 1.0))
     width = HIDDEN * case("h200", "deepseek-v3").precision.bytes["dispatch"]
-    # 16 tokens of a chip, 8 routes, 31 of 32 ranks are elsewhere.
-    assert mean(each["dispatch"]) == pytest.approx(16 * 8 * 31 / 32 * width)
+    # 16 tokens of a chip, 8 routes, 31 of 32 ranks are elsewhere; a number and a gate of 4 B go along per route.
+    assert mean(each["dispatch"]) == pytest.approx(16 * 8 * 31 / 32 * (width + 8))
     # Once per rank: R (1 - C(248, 8)/C(256, 8)) ranks.
     missed = np.prod([(248 - i) / (256 - i) for i in range(8)])
-    assert mean(once["dispatch"]) == pytest.approx(16 * 32 * (1 - missed) * 31 / 32 * width)
+    assert mean(once["dispatch"]) == pytest.approx(16 * 32 * (1 - missed) * 31 / 32 * (width + 64))
     messages = LAYER.messages(step(machine(), case("h200", "deepseek-v3").precision, dp=32, ep=32))
     assert float(messages[1]) == 8 * 31 / 32
 
@@ -113,12 +115,12 @@ def test_a_token_crosses_between_two_levels_once_per_domain() -> None:
     # Eight routes over four domains reach 4 (1 - C(192, 8)/C(256, 8)) of them, three quarters of those elsewhere.
     missed = np.prod([(192 - i) / (256 - i) for i in range(8)])
     width = HIDDEN * case("h200", "deepseek-v3").precision.bytes["dispatch"]
-    assert mean(b, "scale_out") == pytest.approx(16 * 4 * (1 - missed) * 0.75 * width)
+    assert mean(b, "scale_out") == pytest.approx(16 * 4 * (1 - missed) * 0.75 * (width + 64))
     assert float(b.scale_out) < 0.6 * float(a.scale_out)
     # All of what is bound beyond is passed on by the chip it reaches, but for that chip's own.
     assert float(b.scale_up - a.scale_up) == pytest.approx(float(a.scale_out) * 31 / 32)
     every = rows_of(Routing(per_route=1.0), on=on, **degrees)["dispatch"]
-    assert mean(every, "scale_out") == pytest.approx(16 * 8 * 127 / 128 * width * 96 / 127)
+    assert mean(every, "scale_out") == pytest.approx(16 * 8 * 127 / 128 * (width + 8) * 96 / 127)
 
 
 def test_results_name_the_choices() -> None:

@@ -19,10 +19,12 @@ from codesign.layers.gqa import GQA
 from codesign.layers.mla import MLA
 from codesign.layers.spans import grid_mean
 from codesign.mapping import Mapping, stack, take
+from codesign.model import Model
 from codesign.objective.decode import decode
 from codesign.objective.metrics import Framework, Load, Metrics
 from codesign.objective.phases import DECODE, PREFILL, SERVE, Phase
 from codesign.objective.prefill import mean_and_last, prompt_step
+from codesign.objective.timing import timed_pass
 
 ONE_OF_EACH = (
     "deepseek-v3", "deepseek-v3.2", "deepseek-v4-flash", "glm-5.2", "gpt-oss-120b", "kimi-k3", "llama3.1-70b",
@@ -55,8 +57,10 @@ def test_one_new_token_is_a_decode_pass(name: str) -> None:
     for cached in (4096.0, 100_000.0):
         what = prompt(1.0, cached, 4.0)
         one, block = of(DECODE, c, where, what), of(PREFILL, c, where, what)
-        assert float(block.ttft_s) == pytest.approx(float(one.tpot_s), rel=1e-12)
-        assert float(block.board_power_w) == pytest.approx(float(one.board_power_w), rel=1e-12)
+        # A chunk of one token is the recurrent step told with other lanes: what is elementwise there is a product here.
+        states = any(layer.state_elements()[0] for _, layer in c.model.blocks)
+        assert float(block.ttft_s) == pytest.approx(float(one.tpot_s), rel=1e-6 if states else 1e-12)
+        assert float(block.board_power_w) == pytest.approx(float(one.board_power_w), rel=5e-4 if states else 1e-12)
         assert float(block.memory.total) == pytest.approx(float(one.memory.total), rel=1e-12)
 
 
@@ -147,18 +151,23 @@ def test_queries_that_do_not_fit_read_the_cache_again() -> None:
 )
 def test_latent_attention_expands_for_long_blocks(layer: MLA, tokens: int) -> None:
     """Behind a long prefix from 171 new tokens on in K3 and V3, from 398 on in GLM-5: the published crossings."""
-    fast = machine(memory_bandwidth=1e30)
+    # Arithmetic alone counts: neither memory nor vector units nor launches take time.
+    fast = machine(memory_bandwidth=1e30, vector_rate=1e30, launch=0.0)
+    model = Model("one", 7168, 128, False, (("mla", layer),), (((0,),),), (("attention", "bf16"),))
+    where = mapping(model)
 
     def expands(new: int, cached: float = 1e7) -> bool:
         here = step(fast, BF16, new=float(new), cached=cached, block=True)
-        return bool(layer.form(here).rows < new * 1.5)
+        timed = timed_pass(model, fast, ideal(), where, here)
+        scan = next(row for row in timed.blocks[0] if row.row.name == "scan")
+        return bool(scan.row.rows < new * 1.5)
 
     assert not expands(tokens - 1)
     assert expands(tokens + 1)
     assert all(expands(q, 0.0) for q in (1, 2, 100, 8192))
     # Projections: kv_b sees every token of the context once, the other matrices the new ones.
     hidden, q, c = 7168, 512.0, 4096.0
-    here = step(fast, BF16, new=q, cached=c, block=True)
+    here = step(fast, BF16, new=q, cached=c, block=True, form=1)
     qkv, scan = layer.rows(here, hidden)[:2]
     others = sum(w.active for w in layer.weights(hidden)) - layer.heads * layer.value * hidden - layer.up
     norms = layer.norms * hidden + (layer.q_rank or 0) + layer.kv_rank

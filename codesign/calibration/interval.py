@@ -91,7 +91,8 @@ def half_width(case: Case, mapping: Mapping, load: Load, framework: str | None, 
     j = (fit.shifts.onto @ g) * fit.shifts.sees([line])[0]
     variance = j @ fit.covariance @ j + unseen_variance(fit.shifts, line, g, without_framework=framework is None)
     known = {key.split("|")[1] for key in scatter if "|" in key}
-    wide = scatter[next(k for k in strata(chip, case.model.name) if k in scatter)]
+    flight = float(load.batch * mapping.dp * mapping.microbatches)
+    wide = scatter[next(k for k in strata(chip, case.model.name, framework, flight) if k in scatter)]
     words = ["constants", "scatter of measured points"]
     if chip not in scatter:
         wide, words = max(wide, scatter.get(NEW_CHIP, 0.0)), [*words, "what chips without points differ by"]

@@ -342,6 +342,7 @@ class ModelFile(CatalogFile):
         tied_embeddings: head and embedding are one matrix.
         max_context: longest context that the publisher supports [token].
         residual_streams: streams of the residual, more than one under hyper-connections.
+        residual_run: layers per source of attention residuals, 0 for plain residuals.
         published: counts to compare with.
         blocks: layer kinds by name.
         layers: the stack, as runs of layer groups.
@@ -356,6 +357,7 @@ class ModelFile(CatalogFile):
     tied_embeddings: bool
     max_context: Annotated[int, Field(ge=1, le=10**9)] | None = None
     residual_streams: Annotated[int, Field(ge=1, le=64)] = 1
+    residual_run: Annotated[int, Field(ge=0, le=10_000)] = 0
     published: Published | None = None
     blocks: Annotated[dict[Text, AnyBlock], Field(min_length=1)]
     layers: Annotated[list[LayerGroup], Field(min_length=1)]

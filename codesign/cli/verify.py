@@ -111,8 +111,6 @@ def _draw_counts(counts: dict[str, Any]) -> None:
     ]  # fmt: skip
     columns = ("block", "split", "split against one device", "elementwise", "bytes")
     out.print(tables.table("Beside the products: compiled over counted", columns, rows, left=2))
-    for name, what in counts["left_out"].items():
-        out.print(f"left out of the count: {name}, {what}", soft_wrap=True)
     for entry in counts["not_executed"]:
         out.print(f"not executed: {entry['what']} ({entry['kind']}), {entry['reason']}", soft_wrap=True)
     for note in counts["notes"]:

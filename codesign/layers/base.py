@@ -36,7 +36,9 @@ class Step(eqx.Module):
         drafts: drafted tokens among the new ones, per sequence; each keeps a state of its own and has its logits.
         chunks: chunks n of a prompt.
         block: whether long blocks may come (static): KV tiles are then re-read by what the on-chip memory holds, and
-            latent attention takes its cheaper form.
+            layers that have two forms may take either.
+        form: which of them is counted (static): 0 is that of decode, 1 that of long blocks (latent attention expanded,
+            states in chunks).  A pass takes the one that needs less time (`codesign.objective.timing`).
         routing: copies, capacity and dispatch of the experts; None where all are plain.
     """
 
@@ -54,6 +56,7 @@ class Step(eqx.Module):
     chunks: Number = 1.0
     block: bool = eqx.field(static=True, default=False)
     routing: Routing | None = None
+    form: int = eqx.field(static=True, default=0)
 
     @property
     def whole(self) -> Number:
@@ -147,6 +150,11 @@ class Layer(Protocol):
     def rows(self, step: Step, hidden: int) -> list[Row]:
         """The work of one layer on the fullest chip."""
         ...
+
+
+def forms_of(layer: Layer, step: Step) -> int:
+    """How many forms of a layer a pass may choose from: those of its kind's ``forms`` where long blocks may come."""
+    return getattr(layer, "forms", 1) if step.block else 1
 
 
 @runtime_checkable

@@ -201,7 +201,7 @@ class Compressed:
             ),
             gather_scatter(
                 "context_merge",
-                step.context_split * 2.0 * t * self.heads * self.width * p.bytes["activation"],
+                step.context_split * t * self.heads * (2.0 * self.width * p.bytes["activation"] + 4.0),
                 jnp.where(split, step.tp, 1.0),
                 step.machine,
             ),

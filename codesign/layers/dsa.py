@@ -11,13 +11,14 @@ transformers library.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax.numpy as jnp
 
 from codesign.fabric import all_gather
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
-from codesign.layers.mla import HEAD_TILE, MLA, Form, cheaper
+from codesign.layers.mla import HEAD_TILE, MLA, Form
 from codesign.layers.spans import clipped_mean, union_read
 from codesign.layers.tiles import passes, tiled, tokens_read
 
@@ -45,6 +46,8 @@ class DSA:
     top_k: int
     shared_index: bool = False
     norms: int = 1
+
+    forms: ClassVar[int] = 2
 
     @property
     def _dense(self) -> MLA:
@@ -134,15 +137,13 @@ class DSA:
     def rows(self, step: Step, hidden: int) -> list[Row]:
         dense = self._dense
         scores = step.tokens * clipped_mean(step.cached, step.whole, self.top_k) * self.heads / step.tp
-        form = self._sparse(step, scores)
-        if step.block:
-            form = cheaper(dense, step, form, dense.expanded(step))
+        form = dense.expanded(step) if step.form else self._sparse(step, scores)
         choice = [] if self.shared_index else self._index_rows(step, hidden)
         rows: list[Row] = []
         for row in dense.rows_of(step, hidden, form):
             if row.name == "scan":
                 vector = scores * (step.machine.exponential_ops + 4.0) + 8.0 * step.tokens * self.q_rank
-                rows += [*choice, row._replace(vector=vector)]
+                rows += [*choice, row if step.form else row._replace(vector=vector)]
             else:
                 rows.append(row)
         return rows

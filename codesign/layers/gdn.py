@@ -6,6 +6,7 @@ full rank and normed per head.  Source: arXiv:2412.06464; Qwen3-Next and Qwen3.5
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from codesign.fabric import all_reduce
 from codesign.lanes import Number, Row
@@ -31,6 +32,8 @@ class GDN:
     value_width: int
     conv_kernel: int = 4
     norms: int = 1
+
+    forms: ClassVar[int] = 2
 
     @property
     def _q(self) -> int:

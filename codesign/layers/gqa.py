@@ -133,6 +133,26 @@ class GQA:
             return chunk_tokens_read(step, again, self.chunk)
         return tokens_read(step, again, self.window)
 
+    def merge(self, step: Step, beside: Number = 0.0) -> Row:
+        """What goes around where a scan is split by context, nothing where it is by heads.
+
+        Queries and partial results of all heads, one sum of a softmax (FP32) with each result, and new keys and values
+        from the chips that project them to the one that keeps them.
+
+        Args:
+            step: the pass.
+            beside: further elements per token that go around with the queries.
+        """
+        p, width = step.precision, self.key_width + self.value_width
+        here = self.kv_heads / jnp.minimum(step.tp, float(self.kv_heads))
+        moved = (self.heads * width + beside) * p.bytes["activation"] + 4.0 * self.heads
+        return gather_scatter(
+            "context_merge",
+            step.context_split * step.tokens * (moved + here * width * p.bytes["kv"]),
+            self.context_ways(step),
+            step.machine,
+        )
+
     def rows(self, step: Step, hidden: int) -> list[Row]:
         p = step.precision
         width = self.key_width + self.value_width
@@ -166,14 +186,7 @@ class GQA:
                 streams=tiled(step, kv),
             ),
         ]
-        rows.append(
-            gather_scatter(
-                "context_merge",
-                step.context_split * t * self.heads * width * p.bytes["activation"],
-                jnp.where(step.context_split > 0.5, step.tp, 1.0),
-                step.machine,
-            )
-        )
+        rows.append(self.merge(step))
         rows.append(
             gemm("output", hidden * heads * self.value_width, t, heads * self.value_width, hidden, "attention", step)
         )

@@ -6,6 +6,7 @@ elementwise operations per token.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from codesign.fabric import all_reduce
 from codesign.lanes import Number, Row
@@ -35,6 +36,8 @@ class KDA:
     decay_rank: int = 128
     gate_rank: int | None = None
     norms: int = 1
+
+    forms: ClassVar[int] = 2
 
     @property
     def _q(self) -> int:

@@ -1,11 +1,13 @@
 """Lightning attention: linear attention with one fixed decay per head, no delta rule, no convolution.
 
 State per sequence: ``n_h d_k d_v`` elements in FP32, read and written as `codesign.layers.recurrent` tells.  The
-output is normed over all heads together and gated at full rank.  Source: arXiv:2501.08313 (MiniMax-01), and the
+output is normed over all heads together, which takes one sum of squares (FP32) per token from every chip, and gated
+at full rank.  Source: arXiv:2501.08313 (MiniMax-01), and the
 transformers library's MiniMax.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from codesign.fabric import all_reduce
 from codesign.lanes import Number, Row
@@ -27,6 +29,8 @@ class Lightning:
     key_width: int
     value_width: int
     norms: int = 1
+
+    forms: ClassVar[int] = 2
 
     @property
     def _q(self) -> int:
@@ -69,6 +73,7 @@ class Lightning:
                 moved=projected + values,
                 elementwise=(self._q + self._v) / step.tp * (exp + 2.0) + values * (exp + 6.0),
             ),
+            all_reduce("norm_sums", 4.0 * t, step.tp, step.machine),
             gemm("output", values * hidden, t, values, hidden, "attention", step),
             all_reduce("all_reduce", t * hidden * step.precision.bytes["activation"], step.tp, step.machine),
         ]

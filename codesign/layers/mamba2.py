@@ -2,14 +2,16 @@
 
 State per sequence: ``heads x state x head_width`` elements in FP32 and ``(kernel - 1)`` columns of the convolution over
 x, B and C, read and written as `codesign.layers.recurrent` tells.  Over TP heads are divided; the projections of B and
-C split no further than there are groups.  Source: arXiv:2405.21060; Nemotron-H as in the transformers library.
+C split no further than there are groups, and beyond that the norm of a group takes a sum of squares (FP32) per token
+from every chip.  Source: arXiv:2405.21060; Nemotron-H as in the transformers library.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax.numpy as jnp
 
-from codesign.fabric import all_reduce
+from codesign.fabric import all_gather, all_reduce
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
 from codesign.layers.recurrent import state_row
@@ -36,6 +38,8 @@ class Mamba2:
     conv_kernel: int = 4
     conv_bias: bool = True
     norms: int = 1
+
+    forms: ClassVar[int] = 2
 
     @property
     def _inner(self) -> int:
@@ -93,6 +97,7 @@ class Mamba2:
                 + inner * (exp + 8.0)
                 + heads * (2.0 * exp + 4.0),
             ),
+            all_gather("norm_sums", 4.0 * t * step.tp, jnp.where(step.tp > self.groups, step.tp, 1.0), step.machine),
             gemm("output", inner * hidden, t, inner, hidden, "attention", step),
             all_reduce("all_reduce", t * hidden * step.precision.bytes["activation"], step.tp, step.machine),
         ]

@@ -5,13 +5,13 @@ Cached per token: ``r_kv + d_rope`` elements, one head.  Absorbed (decode), ever
 multiplied into queries and outputs.  Expanded (prefill), keys and values of all heads are made from the latents of
 every token seen, written and scanned: ``2 a n_q (d_nope + d_rope + d_v)`` FLOP, projections
 ``2 T (params - kv_b) + 2 B (c + q) kv_b`` with ``kv_b = r_kv n_q (d_nope + d_v)``.  A long block takes the form that
-costs less.  Split by heads, every chip keeps and reads the whole latent; split by context range, each chip reads its
-share and ``n_q (2 r_kv + d_rope)`` elements per token are exchanged.  Left out: the memory that expanded keys and
-values take (kernels work through them piece by piece).
+needs less time.  Split by heads, every chip keeps and reads the whole latent; split by context range, each chip reads
+its share and ``n_q (2 r_kv + d_rope)`` elements per token are exchanged, with one sum of a softmax (FP32) per head.
+Left out: the memory that expanded keys and values take (kernels work through them piece by piece).
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 
@@ -46,6 +46,8 @@ class MLA:
     value: int
     gate: bool = False
     norms: int = 1
+
+    forms: ClassVar[int] = 2
 
     def _split(self, hidden: int) -> int:
         """Parameters that are divided by heads."""
@@ -118,13 +120,8 @@ class MLA:
             streams=step.batch * heads * (step.new / QUERY_TILE + 1.0),
         )
 
-    def form(self, step: Step) -> "Form":
-        """The cheaper of the two by peak rates, the absorbed one unless long blocks may come."""
-        one = self.absorbed(step)
-        return one if not step.block else cheaper(self, step, one, self.expanded(step))
-
     def rows(self, step: Step, hidden: int) -> list[Row]:
-        return self.rows_of(step, hidden, self.form(step))
+        return self.rows_of(step, hidden, self.expanded(step) if step.form else self.absorbed(step))
 
     def rows_of(self, step: Step, hidden: int, form: "Form") -> list[Row]:
         """The work of one layer in a given form."""
@@ -133,7 +130,7 @@ class MLA:
         latent = self.kv_rank + self.rope
         projected = self._copied(hidden) + (self._split(hidden) - self.heads * self.value * hidden) / step.tp
         qkv = gemm("qkv", projected, t, hidden, heads * (latent + self.value), "attention", step, launches=4.0)
-        if step.block:
+        if step.form:
             qkv = qkv._replace(tensor=qkv.tensor + 2.0 * (form.expanded - t) * self.up / step.tp)
         return [
             qkv,
@@ -150,7 +147,7 @@ class MLA:
             ),
             gather_scatter(
                 "context_merge",
-                step.context_split * t * self.heads * (2 * self.kv_rank + self.rope) * p.bytes["activation"],
+                step.context_split * t * self.heads * ((2 * self.kv_rank + self.rope) * p.bytes["activation"] + 4.0),
                 jnp.where(step.context_split > 0.5, step.tp, 1.0),
                 step.machine,
             ),
@@ -177,15 +174,3 @@ class Form(NamedTuple):
     expanded: Number
     rows: Number
     streams: Number
-
-    def cost(self, layer: MLA, step: Step) -> Number:
-        """Seconds at peak rates: the slower of memory and arithmetic, the projection up included."""
-        scan, up = (step.machine.tensor_rate(step.precision.math[kind]) for kind in ("scan", "attention"))
-        arithmetic = self.tensor / scan + 2.0 * self.expanded * layer.up / step.tp / up
-        return jnp.maximum(arithmetic, self.memory / step.machine.memory_bandwidth)
-
-
-def cheaper(layer: MLA, step: Step, one: Form, other: Form) -> Form:
-    """The form that costs less, the first where both cost the same."""
-    other_wins = other.cost(layer, step) < one.cost(layer, step)
-    return Form(*(jnp.where(other_wins, b, a) for a, b in zip(one, other, strict=True)))

@@ -35,7 +35,9 @@ class MLP:
         t, inner = step.tokens, self.inner / step.tp
         wide = (2 if self.gated else 1) * inner
         return [
-            gemm("up", wide * hidden, t, hidden, wide, "dense", step),
+            gemm("up", wide * hidden, t, hidden, wide, "dense", step)._replace(
+                vector=t * inner * (step.machine.exponential_ops + 3.0)
+            ),
             gemm("down", inner * hidden, t, inner, hidden, "dense", step),
             all_reduce("all_reduce", t * hidden * step.precision.bytes["activation"], step.tp, step.machine),
         ]

@@ -111,6 +111,18 @@ class MoE:
         chips = step.ep * step.moe_tp - 1.0
         return ranks * chips / step.ep, self.top_k * chips / step.ep
 
+    def dispatched(self, step: Step, hidden: int) -> Number:
+        """Bytes that one token sends out: in each message its activations, and the number and the gate of routes.
+
+        These are 8 bytes for each of its routes where a rank gets it once, for one where every route is a message.
+        """
+        once, by_route = self.messages(step)
+        width = self.expert_width(hidden) * step.precision.bytes["dispatch"]
+        plain = once * (width + 8.0 * self.top_k)
+        if step.routing is None:
+            return plain
+        return plain + step.routing.per_route * (by_route * (width + 8.0) - plain)
+
     def crossing_once(self, step: Step, group: Number) -> Number:
         """Of what goes beyond the domain, the share that does where a token crosses once for all ranks there.
 
@@ -140,11 +152,13 @@ class MoE:
         inner = self.inner / step.moe_tp
         held = self.expert_parameters(hidden) / step.moe_tp
         handled = (2.0 * width + 2.0 * inner) * p.bytes["expert_activation"]
-        moved = spread * here * self.destinations(step) * width
+        sharing = spread * here
         if step.routing is not None:
-            share, moved = share * most.kept, moved * most.kept
+            share, sharing = share * most.kept, sharing * most.kept
         group = jnp.where(step.dp > 1.5, step.ep * step.moe_tp, 1.0)
         once = self.crossing_once(step, group)
+        out, back = sharing * self.dispatched(step, hidden), sharing * self.destinations(step) * width
+        back = back * p.bytes["combine"]
 
         rows = [
             gemm("router", hidden * self.experts, here, hidden, self.experts, "router", step),
@@ -160,7 +174,7 @@ class MoE:
         if self.width:
             rows.append(gemm("latent_down", hidden * width, here, hidden, width, "latent", step))
         rows += [
-            all_to_all("dispatch", moved * p.bytes["dispatch"] / share, group, machine, once)._replace(share=share),
+            all_to_all("dispatch", out / share, group, machine, once)._replace(share=share),
             Row(
                 "experts",
                 "experts",
@@ -175,7 +189,7 @@ class MoE:
                 share=share,
                 narrow=p.bytes["routed"] / 2.0 ** (1.0 - p.math["routed"]),
             ),
-            all_to_all("combine", moved * p.bytes["combine"] / share, group, machine, once)._replace(share=share),
+            all_to_all("combine", back / share, group, machine, once)._replace(share=share),
         ]
         if self.width:
             rows.append(gemm("latent_up", hidden * width, here, width, hidden, "latent", step))
@@ -184,7 +198,10 @@ class MoE:
             rows.append(
                 gemm(
                     "shared", hidden * wide, step.tokens, hidden, hidden + wide, "shared", step, launches=2.0
-                )._replace(beside="all_to_all")
+                )._replace(
+                    beside="all_to_all",
+                    vector=step.tokens * self.shared_inner / step.tp * (machine.exponential_ops + 3.0),
+                )
             )
         whole = (width + (hidden if self.shared_inner else 0)) if self.width else hidden
         payload = step.tokens * act * jnp.where(step.dp > 1.5, float(hidden), float(whole))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from codesign.fabric import all_gather, gather_scatter
+from codesign.fabric import all_gather
 from codesign.lanes import Number, Row
 from codesign.layers.base import Step, Weights, gemm
 from codesign.layers.gqa import GQA
@@ -127,7 +127,6 @@ class MSA:
             launches=2.0,
             streams=tiled(step, self._dense.kv_heads_here(step)),
         )
-        queries = t * (self.heads * width + self.index_heads * self.index_width) * p.bytes["activation"]
-        merge = gather_scatter("context_merge", step.context_split * queries, ways, step.machine)
+        merge = self._dense.merge(step, beside=self.index_heads * self.index_width)
         replaced = {"scan": [*self._index_rows(step, hidden), scan], "context_merge": [merge]}
         return [found for row in self._dense.rows(step, hidden) for found in replaced.get(row.name, [row])]

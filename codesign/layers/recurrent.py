@@ -3,9 +3,9 @@ r"""The step of a linear-attention state, shared by the kinds that keep one inst
 Few new tokens run the recurrence: per token and state element a delta rule spends 4 matrix and 3 elementwise
 operations (read the correction, read the answer; decay and rank-one update), the others 2 and 3.  Long blocks run in
 chunks of L: per token :math:`2 L w` inside the chunk (w the widths of its products) and 6 (delta) or 4 per state
-element between chunks.  The cheaper of the two is taken.  The state is read and written once per chunk, and written
-once more for every draft, so that a rejected draft costs no replay.  Left out: the triangular solve inside a chunk of
-a delta rule.
+element between chunks.  These are a layer's two forms.  The state is read and written once per pass or chunk, and
+written once more for every draft, so that a rejected draft costs no replay.  Left out: the triangular solve inside a
+chunk of a delta rule.
 """
 
 import jax.numpy as jnp
@@ -39,21 +39,16 @@ def state_row(
         moved: activations read and written per token [element].
         elementwise: further elementwise operations per token: gates, norms, convolutions [op].
     """
-    p, t, machine = step.precision, step.tokens, step.machine
+    p, t = step.precision, step.tokens
     kept = cells * p.bytes["state"] + conv * p.bytes["conv_state"]
     once = 2.0 + step.drafts
     one_by_one, between = (4.0, 6.0) if delta else (2.0, 4.0)
     tensor, vector = t * one_by_one * cells, 3.0 * t * cells
     launches, streams = 2.0 + step.drafts / 2.0, 0.0  # token by token the kernel waits for each
-    if step.block:
+    if step.form:
         once = jnp.maximum(once, 2.0 * step.new / CHUNK)
-        in_chunks = t * (2.0 * jnp.minimum(step.new, CHUNK) * inside + between * cells)
-        read = step.batch * kept * once / machine.memory_bandwidth
-        slow = jnp.maximum(read, tensor / machine.tensor_bf16 + vector / machine.vector_rate)
+        tensor, vector = t * (2.0 * jnp.minimum(step.new, CHUNK) * inside + between * cells), 0.0
         streams = step.batch * heads * (step.new / CHUNK + 1.0)
-        blocked = jnp.maximum(read, in_chunks / machine.tensor_bf16) < slow
-        tensor, vector = jnp.where(blocked, in_chunks, tensor), jnp.where(blocked, 0.0, vector)
-        streams = jnp.where(blocked, streams, 0.0)
     return Row(
         "state",
         "state",

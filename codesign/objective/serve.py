@@ -82,7 +82,7 @@ def parts_of(model: Model, timed: TimedPass) -> Parts:
                 amount = r.row.scale_up + r.row.scale_out
                 sent = sent + n * amount
                 peak = jnp.maximum(peak, amount / jnp.where(r.time > 0, r.time, 1.0))
-    ends = timed.embed.time, timed.head_s, timed.hand_off.time
+    ends = timed.embed_s, timed.head_s, timed.hand_off.time
     return Parts(tuple(attention), tuple(joint), *ends, own, others, sent, peak)
 
 

@@ -1,6 +1,6 @@
 """A pass on a machine: its rows counted and timed once, what hides behind what, and what the whole of it takes."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -24,14 +24,14 @@ class TimedPass(NamedTuple):
 
     Attributes:
         blocks, hidden: per block of the model, one chunk of a prompt.
-        embed: once per pass, on the first stage.
+        embed: rows once per pass, on the first stage.
         head: once per pass, on the last stage.
         hand_off: all hand-offs of one chunk.
     """
 
     blocks: tuple[tuple[Timed, ...], ...]
     hidden: tuple[tuple[Number, ...], ...]
-    embed: Timed
+    embed: tuple[Timed, ...]
     head: tuple[Timed, ...]
     hand_off: Timed
 
@@ -41,6 +41,11 @@ class TimedPass(NamedTuple):
         return [sum(r.time for r in rows) - sum(hidden) for rows, hidden in zip(self.blocks, self.hidden, strict=True)]
 
     @property
+    def embed_s(self) -> Number:
+        """Seconds of the embedding."""
+        return sum(r.time for r in self.embed)
+
+    @property
     def head_s(self) -> Number:
         """Seconds of the head."""
         return sum(r.time for r in self.head)
@@ -48,7 +53,7 @@ class TimedPass(NamedTuple):
     @property
     def ends(self) -> tuple[Timed, ...]:
         """Rows of both ends."""
-        return (self.embed, *self.head)
+        return (*self.embed, *self.head)
 
 
 class Stack(NamedTuple):
@@ -117,15 +122,40 @@ def _hidden(rows: tuple[Timed, ...], execution: Execution) -> tuple[Number, ...]
     return tuple(hidden)
 
 
+def _either(second: Number, one: Any, other: Any) -> Any:
+    """A row, or a part of it: ``other`` where ``second``, else ``one``; what both have alike stays what it is."""
+    if isinstance(one, tuple):
+        parts = [_either(second, a, b) for a, b in zip(one, other, strict=True)]
+        return type(one)(*parts) if hasattr(one, "_fields") else tuple(parts)
+    if one is other or isinstance(one, str):
+        return one
+    if isinstance(one, float) and isinstance(other, float) and one == other:
+        return one
+    return jnp.where(second, other, one)
+
+
+def _quickest(best: tuple[Timed, ...], *others: tuple[Timed, ...]) -> tuple[Timed, ...]:
+    """The form of a block that takes the least time, the first where two take the same."""
+    for other in others:
+        quicker = sum(r.time for r in other) < sum(r.time for r in best)
+        best = _either(quicker, best, other)
+    return best
+
+
 def timed_pass(model: Model, machine: Machine, execution: Execution, mapping: Mapping, step: Step) -> TimedPass:
-    """Count the rows of a pass and time each, once."""
+    """Count the rows of a pass and time each, once; a block that has several forms takes the quickest."""
     machine = software_setup(machine, execution)
     rows = pass_rows(model, eqx.tree_at(lambda s: s.machine, step, machine), mapping.pp)
-    sections = (*rows.blocks, (rows.embed,), rows.head, (rows.hand_off,))
+    further = [form for forms in rows.others for form in forms]
+    sections = (*rows.blocks, *further, rows.embed, rows.head, (rows.hand_off,))
     times = iter(time_rows([row for section in sections for row in section], machine, execution))
-    *blocks, (embed,), head, (hand_off,) = (tuple(next(times) for _ in section) for section in sections)
+    *told, embed, head, (hand_off,) = (tuple(next(times) for _ in section) for section in sections)
+    others = iter(told[len(rows.blocks) :])
+    blocks = tuple(
+        _quickest(first, *(next(others) for _ in forms)) for first, forms in zip(told, rows.others, strict=False)
+    )
     return TimedPass(
-        blocks=tuple(blocks),
+        blocks=blocks,
         hidden=tuple(_hidden(block, execution) for block in blocks),
         embed=embed,
         head=head,
@@ -144,7 +174,7 @@ def stacked(model: Model, mapping: Mapping, timed: TimedPass, heads: Number = 1.
     """
     counts = model.block_counts()
     per_block, whole = timed.per_block, isinstance(heads, float) and heads == 1.0
-    first, last = (x if whole else x * heads for x in (timed.embed.time, timed.head_s))
+    first, last = (x if whole else x * heads for x in (timed.embed_s, timed.head_s))
     # Energy of the rows of all stages for one micro-batch, on the mean chip of each stage.
     joules = sum(n * sum(r.energy for r in block) for n, block in zip(counts, timed.blocks, strict=True))
     ends = sum(r.energy for r in timed.ends)

@@ -121,9 +121,7 @@ def own_heads(answer: jax.Array, total: jax.Array, part: Part) -> tuple[jax.Arra
         return exchange(jnp.moveaxis(heads, 1, 0), "tp")
 
     with jax.named_scope("context_merge"):
-        answers = by_owner(answer)
-    with jax.named_scope("context_sums"):
-        totals = by_owner(total)
+        answers, totals = by_owner(answer), by_owner(total)
     merged = jax.nn.logsumexp(totals, axis=0)
     return jnp.sum(jnp.exp(totals - merged)[..., None] * answers, axis=0), merged
 

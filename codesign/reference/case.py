@@ -74,13 +74,11 @@ class Case(NamedTuple):
         return words + (f", {new} new tokens" if new > 1 else "")
 
 
-def step_of(
-    part: Part, *, batch: float, new: int = 1, cached: int = 0, block: bool = False, machine: Machine | None = None
-) -> Step:
-    """A pass as a layer's count takes it; ``block`` for prompts, where the count chooses between forms."""
+def step_of(part: Part, *, batch: float, new: int = 1, cached: int = 0, block: bool = False, form: int = 0) -> Step:
+    """A pass as a layer's count takes it; ``block`` for prompts."""
     return Step(
         float(batch), float(new), float(cached), float(part.tp), float(part.dp), float(part.ep), float(part.context),
-        0.0, machine or round_machine(), FP32, block=block,
+        0.0, round_machine(), FP32, block=block, form=form,
     )  # fmt: skip
 
 

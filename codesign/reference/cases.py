@@ -25,10 +25,9 @@ from codesign.reference.case import (
     counted,
     in_ranges,
     random_numbers,
-    round_machine,
     step_of,
 )
-from codesign.reference.ends import Head, Pipeline
+from codesign.reference.ends import Embedding, Head, Pipeline
 from codesign.reference.gqa import GQA
 from codesign.reference.mla import MLA
 from codesign.reference.mlp import MLP
@@ -59,7 +58,7 @@ def gqa_case(layer: gqa.GQA, hidden: int, part: Part, new: int = 1) -> Case:
 
 
 def mla_case(layer: mla.MLA, hidden: int, part: Part, new: int = 1, *, expanded: bool = False) -> Case:
-    """The same for latent attention; ``expanded`` is a prompt behind one token, where the count takes that form.
+    """The same for latent attention; ``expanded`` is a prompt behind one token, in that form.
 
     (One product of one query with one key is no product to the compiler, hence the one token.)
     """
@@ -68,9 +67,7 @@ def mla_case(layer: mla.MLA, hidden: int, part: Part, new: int = 1, *, expanded:
     cache = random_numbers(2, batch, cached, layer.kv_rank + layer.rope)
     given = in_ranges(cache, 1, new, part) if part.context else cache
     specs = module.cache_spec(part)
-    # Arithmetic alone decides between the forms.
-    fast = round_machine(memory_bandwidth=1e9)
-    step = step_of(part, batch=BATCH, new=new, cached=cached, block=new > 1, machine=fast)
+    step = step_of(part, batch=BATCH, new=new, cached=cached, block=new > 1, form=int(expanded))
     x = random_numbers(1, batch, new, hidden)
     return case_of(module, layer, hidden, part, step, (x, given), (P("dp"), specs), state_specs=specs, alone=(x, cache))
 
@@ -109,6 +106,15 @@ def moe_case(layer: moe.MoE, hidden: int, part: Part) -> Case:
     return case_of(module, layer, hidden, part, step, (tokens,), (P("dp"),), whole=full)
 
 
+def embedding_case(model: Model, part: Part) -> Case:
+    """Embedding, every chip with a share of the words."""
+    step = step_of(part, batch=BATCH)
+    module = Embedding(model.hidden, model.vocab, Draw(0))
+    rows = pass_rows(model, step, 1.0).embed
+    words = np.random.default_rng(1).integers(0, model.vocab, BATCH * part.dp)
+    return case_of(module, None, model.hidden, part, step, (jnp.asarray(words, jnp.int32),), (P("dp"),), rows=rows)
+
+
 def head_case(model: Model, part: Part) -> Case:
     """Output head and greedy sampling."""
     step = step_of(part, batch=BATCH)
@@ -123,11 +129,11 @@ def pipeline_case(model: Model, stages: int = 4, tp: int = 2) -> Case:
     layer = mlp.MLP(inner=4 * model.hidden)
     part = Part(tp=tp, dp=stages)
     step = step_of(Part(tp=tp), batch=BATCH)
-    module = Pipeline(layer, model.hidden, stages, model.streams, Draw(0))
+    module = Pipeline(layer, model.hidden, stages, round(model.handed), Draw(0))
     times = {"tensor": stages, "scale_up": stages}
     each = counted(layer, step, model.hidden)
     rows = tuple(row._replace(**{lane: getattr(row, lane) * n for lane, n in times.items()}) for row in each)
-    x = random_numbers(1, BATCH, model.streams, model.hidden)
+    x = random_numbers(1, BATCH, round(model.handed), model.hidden)
     hand_off = pass_rows(model, step, float(stages)).hand_off
     found = case_of(module, layer, model.hidden, part, step, (x,), (P(),), rows=(*rows, hand_off))
     return found._replace(output=lambda y: y[-BATCH:])
@@ -171,4 +177,6 @@ def moe_parts() -> list[Part]:
 
 def ends_of(model: Model) -> list[tuple[str, Case]]:
     """The cases beside the blocks."""
-    return [("head", head_case(model, Part(tp=8))), ("pipeline", pipeline_case(model))]
+    whole = Part(tp=8)
+    found = [("embedding", embedding_case(model, whole)), ("head", head_case(model, whole))]
+    return [*found, ("pipeline", pipeline_case(model))]

@@ -1,5 +1,6 @@
-"""The ends of a pass and what lies between its stages: output head with greedy sampling, and the pipeline's hand-off.
+"""The ends of a pass and what lies between its stages: embedding, output head with greedy sampling, hand-off.
 
+The embedding is split by words: each chip looks up those that it has, and the answers are added up.
 The head is split by vocabulary: each chip finds its best word, and pairs of score and word (8 bytes per token) are
 gathered.  A pipeline of stages lies along axis ``dp``: each permute hands one stage's activations to the next.
 """
@@ -10,6 +11,28 @@ import jax.numpy as jnp
 from codesign.layers import mlp
 from codesign.reference.mlp import feed_forward
 from codesign.reference.parts import ALONE, Draw, P, Part, Reference, gather, rms_norm
+
+
+class Embedding(Reference):
+    """Rows of a table (vocabulary, hidden) by word."""
+
+    def __init__(self, hidden: int, vocab: int, draw: Draw):
+        self.table = draw.weight(vocab, hidden, fan=1.0)
+
+    def specs(self, part: Part) -> dict[str, P]:  # noqa: ARG002
+        return {"table": P("tp")}
+
+    def __call__(self, words: jax.Array, part: Part = ALONE) -> jax.Array:
+        """Activations (T, hidden) of words (T,)."""
+        table = self.table[...]
+        with jax.named_scope("embed"):
+            first = jax.lax.axis_index("tp") * table.shape[0] if part.tp > 1 else 0
+            here = (words >= first) & (words < first + table.shape[0])
+            x = jnp.where(here[:, None], table[jnp.where(here, words - first, 0)], 0.0)
+        if part.tp == 1:
+            return x
+        with jax.named_scope("embed_reduce"):
+            return jax.lax.psum(x, "tp")
 
 
 class Head(Reference):

@@ -104,7 +104,7 @@ class GQA(Reference):
 
         def placed(old: jax.Array, here: jax.Array) -> jax.Array:
             by_owner = jnp.moveaxis(here.reshape(-1, part.tp, *here.shape[1:]), 1, 0)
-            with jax.named_scope("context_append"):
+            with jax.named_scope("context_merge"):
                 arrived = exchange(by_owner, "tp")[:: self.copies(part)]
             heads = jnp.moveaxis(arrived, 0, 1).reshape(len(own), -1, *here.shape[2:])
             return old.at[own, :, -new:].set(heads)

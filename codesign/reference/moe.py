@@ -173,16 +173,17 @@ class MoE(Reference):
         gates, low = self._gates(own), self._down(own)
         here, room = s.experts // part.ep, self.capacity or shared
         with jax.named_scope("sort"):
-            by_rank = jnp.moveaxis(gates.reshape(shared, part.ep, here), 1, 0)
-            wanted = jnp.any(by_rank > 0, axis=2)
+            wanted = jnp.any(gates.reshape(shared, part.ep, here) > 0, axis=2).T
             order = jnp.argsort(~wanted, axis=1, stable=True)[:, :room]
-            sent_gates = jnp.take_along_axis(by_rank, order[:, :, None], axis=1)
-            order, sent_gates = (jnp.repeat(a, part.moe_tp, axis=0) for a in (order, sent_gates))
-            buffer = low[order]
+            order = jnp.repeat(order, part.moe_tp, axis=0)
+            best, ids = jax.lax.top_k(gates, s.top_k)
+            sent = low[order], best[order], ids[order]
         with jax.named_scope("dispatch"):
-            arrived = exchange(buffer, AXES)
-        with jax.named_scope("dispatch_gates"):
-            arrived_gates = exchange(sent_gates, AXES)
+            arrived, arrived_best, arrived_ids = (exchange(a, AXES) for a in sent)
+        with jax.named_scope("sort"):
+            first = jax.lax.axis_index(AXES) // part.moe_tp * here
+            mine_of = jax.nn.one_hot(arrived_ids - first, here, dtype=best.dtype)  # nothing for other ranks' experts
+            arrived_gates = jnp.sum(arrived_best[..., None] * mine_of, axis=2)
         y = self._experts(arrived.reshape(-1, low.shape[1]), arrived_gates.reshape(-1, here))
         with jax.named_scope("combine"):
             back = exchange(y.reshape(arrived.shape), AXES)

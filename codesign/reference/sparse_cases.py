@@ -18,7 +18,6 @@ from codesign.reference.case import (
     case_of,
     in_ranges,
     random_numbers,
-    round_machine,
     step_of,
 )
 from codesign.reference.compressed import Compressed
@@ -87,10 +86,7 @@ def dsa_case(
         given = in_ranges(latents, 1, new, part), jnp.asarray(turned)
     else:
         given = latents, jnp.asarray(beside)
-    # Arithmetic alone decides between the forms.
-    step = step_of(
-        part, batch=BATCH, new=new, cached=cached, block=new > 1, machine=round_machine(memory_bandwidth=1e9)
-    )
+    step = step_of(part, batch=BATCH, new=new, cached=cached, block=new > 1)
     return case_of(
         module, layer, hidden, part, step, (x, given), (P("dp"), module.kept_specs(part)), whole=whole,
         state_specs=module.returned_specs(part), alone=(x, (latents, jnp.asarray(beside))),

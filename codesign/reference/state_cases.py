@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from codesign.layers import gdn, kda, lightning, mamba2
 from codesign.layers.recurrent import CHUNK
-from codesign.reference.case import BATCH, Case, case_of, random_numbers, round_machine, step_of
+from codesign.reference.case import BATCH, Case, case_of, random_numbers, step_of
 from codesign.reference.delta import Delta
 from codesign.reference.lightning import Lightning
 from codesign.reference.mamba2 import Mamba2
@@ -53,9 +53,7 @@ def state_case(layer: Any, hidden: int, part: Part, new: int = 1) -> Case:
     batch = each * part.dp
     module, state = _module(layer, hidden, chunk), _state(layer, batch)
     specs = module.state_specs()
-    # Where the vector units are slow, chunks cost less than tokens one by one.
-    machine = round_machine(vector_rate=1e-3, memory_bandwidth=1e9)
-    step = step_of(part, batch=each, new=new, block=chunk is not None, machine=machine)
+    step = step_of(part, batch=each, new=new, block=chunk is not None, form=int(chunk is not None))
     x = random_numbers(1, batch, new, hidden)
     return case_of(
         module, layer, hidden, part, step, (x, _laid_out(layer, module, state, part)), (P("dp"), specs),

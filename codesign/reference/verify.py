@@ -2,7 +2,7 @@
 
 What is compared: matmul FLOP and collective bytes of each operation, which must agree, and how far the layer that is
 split answers differently from the layer on one device.  What is told beside, as ratios: elementwise operations and
-bytes, in which the compiler and the count differ (see `NOTES`), and exchanges that the count leaves out (`LEFT_OUT`).
+bytes, in which the compiler and the count differ (see `NOTES`).
 """
 
 from pathlib import Path
@@ -23,14 +23,6 @@ EXACT = 1e-9
 
 #: How far two orders of summation in float32 may lie apart, relative to the largest output.
 DEVIATION = 1e-5
-
-#: Exchanges that the layers make and the count leaves out, with what they are.
-LEFT_OUT = {
-    "context_append": "new keys and values go from the chips that project them to the one that keeps them",
-    "context_sums": "one logarithm of a softmax sum per head and token goes with each partial result",
-    "norm_sums": "a norm over heads of several chips takes a sum of squares per token from each",
-    "dispatch_gates": "the gates of a destination's experts go with each token",
-}
 
 NOTES = (
     "Compiled: matmul FLOP and bytes sent by one chip, read from the optimised program; counted: the rows of the "
@@ -62,12 +54,12 @@ def compare(block: str, case: Case) -> tuple[list[dict[str, Any]], dict[str, Any
         a record per operation that has matmul FLOP or sends bytes, and one for the whole program.
     """
     rows = {row.name: row for row in case.rows}
-    reading, compiled = read(case.program, case.arguments, frozenset(rows) | frozenset(LEFT_OUT))
+    reading, compiled = read(case.program, case.arguments, frozenset(rows))
     found = np.asarray(case.output(compiled(*case.arguments)))
     want = np.asarray(case.alone())
     deviation = float(np.max(np.abs(found - want)) / np.max(np.abs(want)))
     split, operations = case.words(), []
-    order = [*rows, *LEFT_OUT, *sorted({*reading.flop, *reading.sent} - {*rows, *LEFT_OUT})]
+    order = [*rows, *sorted({*reading.flop, *reading.sent} - set(rows))]
     for name in order:
         row = rows.get(name)
         flop = float(row.tensor * row.share) if row else 0.0
@@ -76,7 +68,6 @@ def compare(block: str, case: Case) -> tuple[list[dict[str, Any]], dict[str, Any
         if not any((flop, sent, has_flop, has_sent)):
             continue
         agree = abs(has_flop - flop) <= EXACT * flop and abs(has_sent - sent) <= EXACT * sent
-        left_out = name in LEFT_OUT and not has_flop and row is None
         operations.append(
             {
                 "block": block,
@@ -84,7 +75,7 @@ def compare(block: str, case: Case) -> tuple[list[dict[str, Any]], dict[str, Any
                 "operation": name,
                 "flop": {"compiled": has_flop, "counted": flop, "spent": reading.grouped_compiled.get(name)},
                 "sent_bytes": {"compiled": has_sent, "counted": sent},
-                "status": "left out" if left_out else "exact" if agree else "differs",
+                "status": "exact" if agree else "differs",
             }
         )
     vector = sum(float(row.vector * row.share) for row in case.rows)
@@ -104,7 +95,7 @@ def not_executed(model: Model, missing: tuple[str, ...]) -> list[dict[str, str]]
     """What of a model is not executed, and why."""
     kinds = {name: type(layer).__name__ for name, layer in model.blocks}
     found = [{"what": name, "kind": kinds[name], "reason": _NO_REFERENCE} for name in missing]
-    found.append({"what": "norm, sort, sample, embed", "kind": "elementwise", "reason": "no products and no exchange"})
+    found.append({"what": "norm, sort, sample", "kind": "elementwise", "reason": "no products and no exchange"})
     if model.drafts is not None:
         reason = "counted as one product with all of the drafter's parameters"
         found.append({"what": "drafter", "kind": "drafter", "reason": reason})
@@ -137,7 +128,6 @@ def verify(name: str, workspace: str | Path | None = None) -> dict[str, Any]:
         "operations": operations,
         "programs": programs,
         "not_executed": not_executed(model, missing),
-        "left_out": {k: v for k, v in LEFT_OUT.items() if any(row["operation"] == k for row in operations)},
         "notes": list(NOTES),
     }
 

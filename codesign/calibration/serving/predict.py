@@ -21,6 +21,7 @@ from codesign.calibration.serving.terms import (
     FRAMEWORK,
     GENERATION,
     OVERHEAD_SPREAD,
+    OVERHEADS,
     PLACE,
     TIED,
     VENDOR,
@@ -28,6 +29,7 @@ from codesign.calibration.serving.terms import (
     Shifts,
     generation_of,
 )
+from codesign.lanes import FAMILIES
 
 #: Names of the scatter of models, and of chips, that were left out.
 NEW_MODEL, NEW_CHIP = "model left out", "chip left out"
@@ -42,17 +44,67 @@ class Predicted:
         tpot: predicted seconds per output token, (n,).
         half: half width of the 90 % interval in log time, (n,).
         joules: predicted board energy per output token [J], (n,).
+        limited: what each goes most by, a key of `LIMITS`.
     """
 
     points: Points
     tpot: np.ndarray
     half: np.ndarray
     joules: np.ndarray
+    limited: tuple[str, ...]
 
 
-def strata(chip: str, model: str) -> tuple[str, ...]:
-    """Strata of a point, finest first."""
-    return f"{chip}|{model}", chip, ""
+#: What can limit a point, and the constants and overheads by whose rates it then goes.
+LIMITS: dict[str, tuple[str, ...]] = {
+    "dense weights": ("memory_gemm",),
+    "expert weights": ("memory_experts",),
+    "attention cache": ("memory_attention", "memory_state"),
+    "activations": ("memory_elementwise", "memory_collective", "vector"),
+    "arithmetic": ("tensor_bf16", "tensor_fp8", "tensor_fp4", "grouped", "attention_tensor"),
+    "launches": tuple(f"launches_{family}" for family in FAMILIES),
+    "collectives": ("scale_up", "exchange", "scale_out", "all_reduce", "all_to_all"),
+    "host": OVERHEADS,
+}
+
+
+def limits_of(arguments: np.ndarray, slopes: np.ndarray) -> tuple[str, ...]:
+    r"""What each line's time goes most by: of `LIMITS` the one with the largest sum of elasticities.
+
+    Args:
+        arguments: u of constants and overheads, (n, constants and overheads).
+        slopes: derivatives of log TPOT by these.  A share :math:`s = \sigma(u)` has
+            :math:`d \ln s/du = 1 - s`, so the elasticity is the slope over that.
+    """
+    shares = np.array([law.form == "share" for law in LAWS] + [False] * len(OVERHEADS))
+    elastic = np.abs(slopes) / np.where(shares, 1.0 / (1.0 + np.exp(np.minimum(arguments, 500.0))), 1.0)
+    place = PLACE | {name: len(LAWS) + i for i, name in enumerate(OVERHEADS)}
+    by = np.stack([elastic[:, [place[name] for name in names]].sum(axis=1) for names in LIMITS.values()], axis=1)
+    return tuple(list(LIMITS)[i] for i in np.argmax(by, axis=1))
+
+
+#: Requests in flight up to which points scatter alike; more is a band of its own.
+BANDS = (4, 16, 64)
+
+
+def strata(chip: str, model: str, framework: str | None = None, flight: float = 0.0) -> tuple[str, ...]:
+    """Strata of a point, finest first: servers on a chip scatter by model, framework and requests in flight.
+
+    Args:
+        chip, model: as the catalog has them.
+        framework: None where the answer is of kernels alone.
+        flight: requests in flight.
+    """
+    pair = f"{chip}|{model}"
+    if framework is None:
+        return pair, chip, ""
+    band = next((f"to {most}" for most in BANDS if flight <= most), f"over {BANDS[-1]}")
+    return f"{pair}|{framework}|{band}", f"{pair}|{framework}", pair, chip, ""
+
+
+def in_flight(points: Points) -> np.ndarray:
+    """Requests in flight on all instances, (n,)."""
+    mapping = points.mapping
+    return np.asarray(points.load.batch) * np.asarray(mapping.dp) * np.asarray(mapping.microbatches)
 
 
 def unseen(shifts: Shifts, program: Program, slopes: np.ndarray, without: str | None) -> np.ndarray:
@@ -111,8 +163,9 @@ def predict(program: Program, found: Served, scatter: Mapping[str, float], *, wi
     models = {key.split("|")[1] for key in scatter if "|" in key}
     half = np.empty(len(program.points))
     model = program.points.model.name
-    for i, chip in enumerate(program.points.chips):
-        key = next(k for k in strata(chip, model) if k in scatter)
+    flight = in_flight(program.points)
+    for i, (chip, framework) in enumerate(zip(program.points.chips, program.points.frameworks, strict=True)):
+        key = next(k for k in strata(chip, model, framework, flight[i]) if k in scatter)
         half[i] = scatter[key]
         if model not in models:
             half[i] = max(half[i], scatter.get(NEW_MODEL, 0.0))
@@ -122,7 +175,7 @@ def predict(program: Program, found: Served, scatter: Mapping[str, float], *, wi
     machine = program.points.machine
     watts = found.power.board(board, np.asarray(machine.static_power), np.asarray(machine.power_limit))
     half = np.sqrt(half**2 + Z90**2 * variance)
-    return Predicted(program.points, np.exp(program.predict(w)), half, watts / rate)
+    return Predicted(program.points, np.exp(program.predict(w)), half, watts / rate, limits_of(w, slopes))
 
 
 def scatter_of(programs: Sequence[Program], found: Served) -> dict[str, float]:
@@ -130,10 +183,10 @@ def scatter_of(programs: Sequence[Program], found: Served) -> dict[str, float]:
     errors: dict[str, list[float]] = {}
     for p in programs:
         left = np.abs(p.predict(arguments(p, found)) - np.log(p.points.tpot))
-        fitted = (p.points.splits == "fit") & np.isfinite(left)
-        for chip, e in zip(p.points.chips[fitted], left[fitted], strict=True):
-            for key in strata(chip, p.points.model.name):
-                errors.setdefault(key, []).append(float(e))
+        flight = in_flight(p.points)
+        for i in np.flatnonzero((p.points.splits == "fit") & np.isfinite(left)):
+            for key in strata(p.points.chips[i], p.points.model.name, p.points.frameworks[i], flight[i]):
+                errors.setdefault(key, []).append(float(left[i]))
     return {k: float(np.quantile(v, HELD)) for k, v in errors.items() if len(v) >= FEWEST or not k}
 
 

@@ -17,6 +17,7 @@ from codesign.calibration.serving.predict import (
     NEW_MODEL,
     LeftOut,
     Predicted,
+    in_flight,
     leave_out,
     predict,
     scatter_of,
@@ -28,7 +29,7 @@ from codesign.errors import CodesignError
 #: Groups of the error table, coarse to fine.
 GROUPINGS = (
     ("split",), ("split", "hardware"), ("split", "model"), ("split", "framework"), ("split", "concurrency"),
-    ("hardware", "model"),
+    ("split", "limited_by"), ("hardware", "model"),
 )  # fmt: skip
 QUANTITIES = {"tpot_s": "tpot", "board_j_per_output_token": "joules"}
 PREDICTED = (
@@ -76,7 +77,7 @@ def document(rows: Sequence[Mapping[str, str]], found: Sequence[Predicted], left
     doubled = twins([row for i, row in enumerate(rows)]) if all(k in rows[0] for k in COLUMNS) else set()
     lines: list[tuple[dict[str, str], str, float, float]] = []
     for p in found:
-        for i, tpot, half, joules in zip(p.points.lines, p.tpot, p.half, p.joules, strict=True):
+        for i, tpot, half, joules, limit in zip(p.points.lines, p.tpot, p.half, p.joules, p.limited, strict=True):
             row = rows[int(i)]
             if int(i) in doubled:
                 continue
@@ -85,7 +86,7 @@ def document(rows: Sequence[Mapping[str, str]], found: Sequence[Predicted], left
             ):  # fmt: skip
                 measured = _measured(row, quantity)
                 if np.isfinite(measured):
-                    lines.append((_by(row), quantity, float(np.log(value / measured)), width))
+                    lines.append((_by(row) | {"limited_by": limit}, quantity, float(np.log(value / measured)), width))
 
     def told(chosen: list[tuple[dict[str, str], str, float, float]]) -> dict[str, Any]:
         half = np.array([x[3] for x in chosen])
@@ -132,7 +133,7 @@ def held_back(found: Iterable[Predicted]) -> list[dict[str, Any]]:
     rows = []
     for p in found:
         points = p.points
-        users = np.asarray(points.load.batch) * np.asarray(points.mapping.dp) * np.asarray(points.mapping.microbatches)
+        users = in_flight(points)
         for i in np.flatnonzero((points.splits == "check") & np.isfinite(points.tpot)):
             values = (points.chips[i], points.model.name, points.frameworks[i], float(users[i]), float(points.tpot[i]))
             rows.append(dict(zip(store.HELD_BACK, (*values, float(p.tpot[i]), float(p.half[i])), strict=True)))
@@ -212,7 +213,8 @@ def calibrate(rows: Sequence[Mapping[str, str]], out: Path, source: str) -> dict
     out_errors = [{"by": t.by, "name": t.name, **summary(t.log_ratio)} for t in trials]
     checks = [g for g in told["groups"] if g["by"].get("split") == "check" and len(g["by"]) == 1]
     told["unplaced"] = [u | {"row": numbers[u["row"] - 2] + 2} for u in told["unplaced"]]
-    errors = {"check": checks, "left_out": out_errors}
+    limits = [g for g in told["groups"] if g["by"].get("split") == "check" and "limited_by" in g["by"]]
+    errors = {"check": checks, "left_out": out_errors, "limits": limits}
     files = store.save(out, found, scatter, source, errors, held_back(predicted))
     return told | {
         "files": [p.name for p in files], "numbers": len(found.shifts), "left_out": out_errors,

@@ -47,13 +47,15 @@ def place(columns: Columns) -> Iterable[Group]:
         w = int(width)
         layer, part = KDA(int(heads), int(heads), w, w), KERNELS[source]
 
-        def build(machine: Machine, batch=batch, length=length, layer=layer, part=part, phase=phase) -> list[Row]:
+        context = phase == "context"
+
+        def build(machine: Machine, batch=batch, length=length, layer=layer, part=part, context=context) -> list[Row]:
             step = Step(
                 batch=batch, new=length, cached=0.0, tp=1.0, dp=1.0, ep=1.0, context_split=0.0, skew=0.0,
-                machine=machine, precision=precision(state="fp32"), block=phase == "context",
-                drafts=0.0 if phase == "context" else length - 1.0,
+                machine=machine, precision=precision(state="fp32"), block=context, form=int(context),
+                drafts=0.0 if context else length - 1.0,
             )  # fmt: skip
-            return _rows(layer, step, part, phase != "context")
+            return _rows(layer, step, part, not context)
 
         yield group(lines, system, (f"kda-{part}", "kda-" + source.replace("_", "-")), source, build)
 

@@ -1,6 +1,7 @@
 """Latent attention: the scan alone (kernel tables), and with its projections (module tables), in both phases."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from codesign.calibration.tables.base import Columns, Group, Kind, group, numbers, precision, split_by
 from codesign.calibration.tables.gemm import FORMATS, narrowed
@@ -29,8 +30,7 @@ def _step(machine: Machine, batch, new, cached, cache: str, weights: str = "bf16
 
 def _rows(layer: MLA, step: Step, context: bool) -> list[Row]:
     """Projections and scan of one pass: expanded from the start of a prompt, absorbed in decode."""
-    form = layer.expanded(step) if context else layer.absorbed(step)
-    rows = {row.name: row for row in layer.rows_of(step, HIDDEN, form)}
+    rows = {row.name: row for row in layer.rows(replace(step, form=int(context)), HIDDEN)}
     if context:
         tiles = step.new / TILE
         streams = step.batch * layer.heads * (tiles + 1.0)

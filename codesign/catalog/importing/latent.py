@@ -89,7 +89,8 @@ def kimi_linear(c: Config) -> Structure:
     third = any("KimiK3" in name or "kimi_k3" in name for name in c.architectures())
     whole, flag = (c.whole, c.required_flag) if third else (c.optional, c.flag)
     # A block's own norm, and two vectors for its share of the residual attention.
-    norms = {"norms": 3} if whole("attn_res_block_size") else {}
+    run = whole("attn_res_block_size")
+    norms = {"norms": 3} if run else {}
     heads, width = part.whole("num_heads"), part.whole("head_dim")
     full_gate = part.required_flag("use_full_rank_gate") if third else part.flag("use_full_rank_gate")
     gate = {} if full_gate else {"gate_rank": width}
@@ -112,7 +113,7 @@ def kimi_linear(c: Config) -> Structure:
     }  # fmt: skip
     layers = list(zip(kinds, by_first_dense(c, depth), strict=True))
     paths = {"kda": "self_attn", "mla": "self_attn", "dense": "mlp", "moe": "block_sparse_moe"}
-    return Structure(blocks, layers, paths, leaves=("w1", "w2", "w3"), ends=frozenset(("mla",)))
+    return Structure(blocks, layers, paths, leaves=("w1", "w2", "w3"), ends=frozenset(("mla",)), run=run or 0)
 
 
 def _kimi_layers(part: Config, depth: int) -> list[str]:

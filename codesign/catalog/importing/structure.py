@@ -19,6 +19,7 @@ class Structure:
         leaves: names of an expert's, or a dense layer's, matrices.
         starts, ends: blocks whose layer begins, or ends, a group that a pipeline would rather not cut.
         streams: residual streams.
+        run: layers per source of attention residuals, 0 for plain residuals.
     """
 
     blocks: dict[str, dict[str, Any]]
@@ -31,6 +32,7 @@ class Structure:
     starts: frozenset[str] = frozenset()
     ends: frozenset[str] = frozenset()
     streams: int = 1
+    run: int = 0
 
     def prune(self) -> "Structure":
         """Drop blocks that no layer uses."""

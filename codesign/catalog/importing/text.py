@@ -30,6 +30,8 @@ def render(head: Mapping[str, Any], notes: list[str], structure: Structure, dtyp
     lines += [f"{key} = {_value(value)}" for key, value in head.items() if value is not None]
     if structure.streams > 1:
         lines.append(f"residual_streams = {structure.streams}")
+    if structure.run:
+        lines.append(f"residual_run = {structure.run}")
     for name, table in structure.blocks.items():
         lines += ["", f"[blocks.{name}]", *(f"{key} = {_value(value)}" for key, value in table.items())]
     for repeat, group in runs(groups(structure)):
