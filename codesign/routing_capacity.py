@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import ndtr
 
 from codesign.lanes import Number
@@ -65,13 +66,15 @@ def overflow(
     _check(experts, top_k)
     batch = _whole(_real(tokens), 1.0)
     p, count = hit_probabilities(experts, top_k, skew)
-    n = jnp.maximum(p / copied_level(copies, experts, top_k, skew), 1.0)
+    none = isinstance(copies, float) and copies == 0.0  # known when traced: one slot each
+    n = 1.0 if none else jnp.maximum(p / copied_level(copies, experts, top_k, skew), 1.0)
     one = jnp.minimum(p / n, 1.0 - 1e-9)
     slots = experts + copies
     capacity = jnp.maximum(factor * batch * top_k / slots, 1.0)
     left = 1.0 - one
     c, mean = capacity / left, batch * one / left
-    below, at, above = (_lower_gamma(jnp.maximum(x, 1e-3), mean) for x in (c - 1.0, c, c + 1.0))
+    # In one array: each normal distribution function takes long to compile.
+    below, at, above = _lower_gamma(jnp.maximum(c + np.array([[-1.0], [0.0], [1.0]]), 1e-3), mean)
     beyond = jnp.maximum(left * (mean * at - c * above), 0.0)
     squared = jnp.maximum(mean * mean * below + (1.0 - 2.0 * c) * mean * at + c * c * above, 0.0) * left * left
     here = batch * one

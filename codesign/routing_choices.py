@@ -30,12 +30,14 @@ class Routing(eqx.Module):
         capacity: factor f: an expert takes f times the mean; None where it takes all.
         rerouted: 1 where routes beyond go to experts with room, 0 where they are dropped.
         per_route: 1 where every route is a message of its own, 0 where a token goes once to a rank.
+        copied: False where there are no copies for certain: then the program has nothing of them in it; static.
     """
 
     copies: Number = 0.0
     capacity: Number | None = None
     rerouted: Number = 0.0
     per_route: Number = 0.0
+    copied: bool = eqx.field(default=True, static=True)
 
 
 class Fullest(NamedTuple):
@@ -65,11 +67,14 @@ def fullest(
             fullest_rank_routes(*bank, ranks, skew), fullest_rank_distinct(*bank, ranks, skew),
             expected_distinct(*bank, skew), 1.0, 0.0,
         )  # fmt: skip
-    copies = routing.copies
-    routes = fullest_rank_routes_copied(*bank, ranks, copies, skew)
-    distinct = fullest_rank_distinct_copied(*bank, ranks, copies, skew)
-    alone = expected_distinct(*bank, skew)
-    layer = alone + jnp.clip(copies, 0.0, 1.0) * (copied_distinct(*bank, copies, skew) - alone)
+    copies, layer = routing.copies, expected_distinct(*bank, skew)
+    if routing.copied:
+        routes = fullest_rank_routes_copied(*bank, ranks, copies, skew)
+        distinct = fullest_rank_distinct_copied(*bank, ranks, copies, skew)
+        layer = layer + jnp.clip(copies, 0.0, 1.0) * (copied_distinct(*bank, copies, skew) - layer)
+    else:
+        copies = 0.0
+        routes, distinct = fullest_rank_routes(*bank, ranks, skew), fullest_rank_distinct(*bank, ranks, skew)
     if routing.capacity is None:
         return Fullest(routes, distinct, layer, 1.0, 0.0)
     beyond = overflow(*bank, routing.capacity, copies, skew)
@@ -116,5 +121,5 @@ def routing_of(
         return None
     return Routing(
         float(copies), None if infinite else float(capacity_factor or 1.0), float(overflow == "reroute"),
-        float(dispatch == "route"),
+        float(dispatch == "route"), copies > 0.0,
     )  # fmt: skip
