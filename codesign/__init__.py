@@ -7,13 +7,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from codesign.api import disaggregate, evaluate, frontier, list_catalog, load_machine, load_model, optimize
+    from codesign.api import (
+        disaggregate,
+        evaluate,
+        frontier,
+        import_model,
+        list_catalog,
+        load_machine,
+        load_model,
+        optimize,
+    )
     from codesign.errors import CodesignError
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "CodesignError", "disaggregate", "evaluate", "frontier", "list_catalog", "load_machine", "load_model", "optimize",
+    "CodesignError", "disaggregate", "evaluate", "frontier", "import_model", "list_catalog", "load_machine",
+    "load_model", "optimize",
 ]  # fmt: skip
 
 

@@ -10,6 +10,8 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+from codesign.glossary import COUNTS
+
 Where = str | Path | None
 
 #: A number in SI units, or a text with its unit.
@@ -30,6 +32,9 @@ _UNITS = {
 }  # fmt: skip
 _WHOLE = ("chips", "pp", "tp", "dp", "ep", "microbatches", "expert_chips")
 _DTYPES = ("weights", "kv_dtype", "attention_dtype")
+
+#: Arguments of the link between two pools.
+_LINK = ("link_bandwidth", "link_latency")
 
 
 def _checked(given: dict[str, Any]) -> dict[str, Any]:
@@ -224,14 +229,30 @@ def frontier(
     capacity_factor: float | None = None,
     overflow: str = "drop",
     dispatch: str = "token",
+    experts_on: str | None = None,
+    expert_chips: int | None = None,
+    link_bandwidth: Quantity | None = None,
+    link_latency: Quantity | None = None,
     set: Sequence[str] = (),
     workspace: Where = None,
 ) -> list[Any]:
     """The Pareto frontier over mappings and batch: TPOT, or TTFT of prompts, against tokens per second and megawatt.
 
     Arguments as in `evaluate`; returns one `Evaluation` per point, in order of that time, empty where nothing fits.
+
+    With ``experts_on`` the frontier is that of pairs, attention on ``arch`` and feed-forward blocks on that system,
+    over degrees of both pools, micro-batches in flight and batch.  ``expert_chips``, ``link_bandwidth``,
+    ``link_latency`` and what else a pair takes are as in `disaggregate`, and so are the points: documents of schema
+    ``codesign.pair/1``, in order of TPOT.
     """
     given = dict(locals())
+    if experts_on is not None:
+        from codesign.evaluation.pair import frontier_of_pairs
+        from codesign.evaluation.pair_request import pair_arguments
+
+        beside = {name: given[name] for name in ("expert_chips", *_LINK)}
+        return frontier_of_pairs(*_prepared_pair(arch, experts_on, model, pair_arguments(given) | beside))
+    _alone(given)
     case, request, degrees = _prepared(arch, model, phase, given)
     from codesign.evaluation.choose import frontier_case
 
@@ -285,16 +306,24 @@ def disaggregate(
             set, workspace: as in `evaluate`; overrides apply to both systems.
 
     Returns:
-        a document of schema ``codesign.pair/1``, SI units.
+        a document of schema ``codesign.pair/1``, SI units. Where no pair meets the target and fits, ``feasible`` is
+        False, and its margin says what is missing and the nearest pair that serves.
 
     Raises:
         CodesignError: bad input, in one line.
     """
     given = dict(locals())
+    from codesign.evaluation.pair import disaggregate_cases
+
+    return disaggregate_cases(*_prepared_pair(arch, experts_on, model, given))
+
+
+def _prepared_pair(arch: str, experts_on: str, model: str, given: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+    """Both cases, the request, the degrees and the link out of the arguments of `disaggregate`."""
     import equinox as eqx
 
     from codesign.errors import CodesignError
-    from codesign.evaluation.pair import PairDegrees, disaggregate_cases
+    from codesign.evaluation.pair_degrees import PairDegrees
     from codesign.evaluation.request import Request
     from codesign.objective.pools import link_between
     from codesign.runtime import prepare
@@ -302,7 +331,7 @@ def disaggregate(
     given = _checked(given)
     asked = {k: given[k] for k in _ASKED if k in given}
     request = Request(phase="decode", **asked)
-    for name in ("link_bandwidth", "link_latency"):
+    for name in _LINK:
         value = given[name]
         if value is not None and not value >= 0.0:
             raise CodesignError(f"{value!r}", key=name, allowed="0 or more")
@@ -315,7 +344,17 @@ def disaggregate(
     if given["link_latency"] is not None:
         link = eqx.tree_at(lambda x: x.latency, link, given["link_latency"])
     degrees = PairDegrees(*(given[k] for k in ("chips", "tp", "expert_chips", "ep", "microbatches")))
-    return disaggregate_cases(case, experts, request, degrees, link)
+    return case, experts, request, degrees, link
+
+
+def _alone(given: dict[str, Any]) -> None:
+    """Refuse arguments that have a meaning only where experts are on another system."""
+    from codesign.errors import CodesignError
+
+    for name in ("expert_chips", *_LINK):
+        if given[name] is not None:
+            key = name if name in _LINK else f"--{name.replace('_', '-')}"
+            raise CodesignError("has no meaning without another system", key=key, allowed="with --experts-on")
 
 
 def optimize(
@@ -379,6 +418,91 @@ def load_model(name: str, workspace: Where = None, set: Sequence[str] = ()) -> A
     from codesign.model import model_of
 
     return model_of(catalog.load_model_file(name, workspace, overrides=catalog.parse_overrides(set)))
+
+
+def import_model(
+    config: str | Path,
+    name: str,
+    *,
+    title: str | None = None,
+    out: Where = None,
+    quantization: Where = None,
+    set: Sequence[str] = (),
+    force: bool = False,
+    workspace: Where = None,
+) -> dict[str, Any]:
+    """Turn a Hugging Face ``config.json`` into a model file of the catalog, and write it.
+
+    Args:
+        config: the file; nested text configurations and quantisation settings are read.
+        name: the model's name in the catalog: letters, digits, ``.``, ``_`` and ``-``.
+        title: one line for people; ``name`` where not given.
+        out: file to write; ``workloads/models/NAME.toml`` of the workspace, or of the folder at hand, where not given.
+            With ``"-"`` nothing is written: the file is the answer's ``text``.
+        quantization: ModelOpt's ``hf_quant_config.json``, if it does not lie beside ``config``.
+        set: fields that ``config`` lacks, or others than it has: ``config.dtype=bfloat16``.
+        force: replace a file that says something else.
+        workspace: folder with ``workloads/``.
+
+    Returns:
+        a document of schema ``codesign.import/1``: ``name``, ``file``, ``architecture``, derived ``counts``,
+        ``published_kv`` and ``notes`` of what was taken from the architecture's definition; ``text`` where ``file`` is
+        None.
+
+    Raises:
+        CodesignError: an unreadable file, an unknown architecture, a field that is missing or has no meaning, a file
+            that is there already and says something else.
+    """
+    from codesign.catalog.importing import import_model as read
+    from codesign.errors import CodesignError
+    from codesign.model import model_of
+
+    if not isinstance(name, str):
+        raise CodesignError(f"{str(name)[:60]} is no name", key="--name", allowed="letters, digits, . _ and -")
+    for key, path in (("config", config), ("--quantization", quantization), ("--out", out)):
+        if not isinstance(path, str | Path | None) or (path is None and key == "config"):
+            raise CodesignError(f"{str(path)[:60]} is no path", key=key, allowed="a file's path")
+    settings = (set,) if isinstance(set, str) else set
+    found = read(config, name, title=title, quantization=quantization, settings=settings)
+    file = None if str(out) == "-" else Path(out or Path(workspace or "") / "workloads" / "models" / f"{name}.toml")
+    if file is not None:
+        _write_model(file, found.text, force)
+    model = model_of(found.model)
+    counts = model.counts({"kv": model.published_kv})
+    hidden = [] if file is None else _hidden(name, file)
+    document = {
+        "schema": "codesign.import/1", "name": name, "file": None if file is None else str(file),
+        "architecture": found.architecture, "counts": {key: getattr(counts, key) for key in COUNTS},
+        "published_kv": model.published_kv, "notes": [*found.notes, *hidden],
+    }  # fmt: skip
+    return document if file is not None else document | {"text": found.text}
+
+
+def _hidden(name: str, file: Path) -> list[str]:
+    """A note where the program's own catalog has a model of that name or alias, which the file comes before."""
+    from codesign.catalog.names import KINDS, normalise
+    from codesign.catalog.workspace import Workspace, bundled_root
+
+    return [
+        f"{name} also names the bundled model {entry.name}; in a workspace with this file it means this file"
+        for entry in Workspace((("bundled", bundled_root()),)).entries(KINDS["model"])
+        if normalise(name) in entry.keys and entry.origin.path.resolve() != file.expanduser().resolve()
+    ]
+
+
+def _write_model(file: Path, text: str, force: bool) -> None:
+    """Write the file whole; one that is there and says something else is kept unless ``force``."""
+    from codesign.errors import CodesignError
+    from codesign.files import write_text
+
+    try:
+        same = force or not file.exists() or file.read_text(encoding="utf-8") == text
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise CodesignError(f"cannot be written: {why}", file=str(file)) from error
+    if not same:
+        raise CodesignError("is there already", file=str(file), allowed="another --out or --name, or --force")
+    write_text(file, text)
 
 
 def list_catalog(section: str | None = None, workspace: Where = None) -> list[Any]:

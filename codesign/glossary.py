@@ -13,6 +13,12 @@ TPOT_DEFINITION = "TPOT = (total − TTFT)/(output − 1)"
 #: Schemas of documents that one module writes and another reads.
 EVALUATION, STUDY, VERIFY = "codesign.evaluation/1", "codesign.study/1", "codesign.verify/1"
 
+#: Counts that are told of a model by itself; bytes of the cache in the dtype that its publisher counts in.
+COUNTS = (
+    "total_parameters", "active_parameters", "weight_bytes", "kv_bytes_per_token", "window_bytes_per_sequence",
+    "state_bytes_per_sequence",
+)  # fmt: skip
+
 
 class Entry(NamedTuple):
     """One name of the results.
@@ -253,6 +259,8 @@ ENTRIES: tuple[Entry, ...] = (
         "pair",
         ("experts_on", "text", "The machine of the expert pool, where attention and experts are on different ones."),
         ("expert_chips", "chip", "Chips of the expert pool."),
+        ("max_expert_chips", "chip", "Chips that the system of the expert pool offers."),
+        ("link", "text", "What lies between the pools: bandwidth of a chip on either side, latency one way."),
         ("attention_s", "s", "A micro-batch's pass keeps the attention pool busy for so long."),
         ("expert_s", "s", "The same of the expert pool."),
         ("out_s", "s", "Time of a micro-batch's pass on the link to the expert pool, all layers together."),
@@ -346,6 +354,11 @@ ENTRIES: tuple[Entry, ...] = (
         ("loss", "1", "What rounding costs: the relative loss of tokens/s/MW."),
         ("least_tpot_s", "s", "Lowest TPOT that a machine reaches on any mapping."),
         ("missing", "text", "What an infeasible request lacks."),
+        ("missing_bytes", "B", "Memory that the fullest chip lacks, where nothing fits."),
+        ("missing_s", "s", "By how much the least time reachable misses the target."),
+        ("nearest", "text", "The nearest point that serves where a request cannot be met."),
+        ("nearest_mapping", "text", "Degrees of the fastest mapping that fits, or of the one that lacks least memory."),
+        ("relaxed", "text", "Flags that the nearest point gives up: their values differ from what was asked."),
     ),
     *_group(
         "study",

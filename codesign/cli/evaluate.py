@@ -8,6 +8,7 @@ import typer
 
 from codesign.cli import arguments as arg
 from codesign.errors import CodesignError
+from codesign.evaluation.pair_request import pair_arguments
 
 
 def register(app: typer.Typer) -> None:
@@ -27,6 +28,7 @@ def register(app: typer.Typer) -> None:
         frontier,
         "codesign frontier --arch gb200-nvl72 --model kimi-k3 --context 128Ki",
         "codesign frontier --arch b300 --model kimi-k3 --context 32Ki --pp 4 --json > frontier.json",
+        "codesign frontier --arch gb200-nvl72 --experts-on jalapeno --model kimi-k3 --context 128Ki",
     )
     arg.add_command(
         app,
@@ -97,8 +99,7 @@ def evaluate(
 
         arg.answer(_pair(arch, experts_on, expert_chips, model, request), as_json, pairs.pair)
         return
-    if expert_chips is not None:
-        raise CodesignError("has no meaning without another system", key="--expert-chips", allowed="with --experts-on")
+    _alone(expert_chips)
     arg.answer(api.evaluate(arch, model, **request).to_json(), as_json, tables.evaluation)
 
 
@@ -134,12 +135,18 @@ def frontier(
     capacity_factor: arg.CapacityFactor = None,
     overflow: arg.Overflow = "drop",
     dispatch: arg.Dispatch = "token",
+    experts_on: arg.ExpertsOn = None,
+    expert_chips: arg.ExpertChips = None,
     ideal: arg.Ideal = False,
     override: arg.Set = None,
     as_json: arg.Json = False,
     workspace: arg.Workspace = None,
 ) -> None:
-    """Pareto frontier over mappings and batch: tokens per second per megawatt against tokens per second per user."""
+    """Pareto frontier over mappings and batch: tokens per second per megawatt against tokens per second per user.
+
+    With --experts-on it is that of pairs: attention on the one system, experts on the other, over the degrees of both,
+    micro-batches in flight and batch. Where nothing is feasible, what is missing and what is nearest.
+    """
     request = _request(
         phase=phase, context=context, cached=cached, new=new, concurrency=concurrency, isl=isl, osl=osl,
         framework=framework, tpot=tpot, ttft=ttft, batch=batch, chips=chips, pp=pp, tp=tp, dp=dp, ep=ep,
@@ -151,8 +158,22 @@ def frontier(
     from codesign import api
     from codesign.cli import tables
 
+    if experts_on is not None:
+        from codesign.cli import pairs
+
+        asked = pair_arguments(request)
+        found = api.frontier(arch, model, **asked, experts_on=experts_on, expert_chips=expert_chips)
+        if found or as_json:
+            arg.answer(found, as_json, pairs.frontier)
+        else:
+            pairs.refusal(_pair(arch, experts_on, expert_chips, model, request))
+        return
+    _alone(expert_chips)
     found = [point.to_json() for point in api.frontier(arch, model, **request)]
-    arg.answer(found, as_json, tables.frontier)
+    if found or as_json:
+        arg.answer(found, as_json, tables.frontier)
+    else:
+        _nothing(api.evaluate(arch, model, **request).to_json())
 
 
 def compare(
@@ -192,26 +213,30 @@ def _request(*, phase: str, context: str | None, batch: float | None, **given: A
     return asked | {"set": tuple(given["set"] or ())}
 
 
-#: What a pair of pools takes of a request; the rest has no meaning for it.
-_OF_A_PAIR = (
-    "context", "tpot", "batch", "chips", "tp", "ep", "microbatches", "drafts", "skew", "output", "copies",
-    "capacity_factor", "overflow", "dispatch", "weights", "kv_dtype", "attention_dtype", "ideal", "set", "workspace",
-)  # fmt: skip
+def _nothing(result: dict[str, Any]) -> None:
+    """Why a frontier is empty: what `evaluate` says of the same request."""
+    from codesign.cli import tables
+
+    out = tables.console()
+    where = f"[bold]{result['model']}[/bold] {tables.request_words(result)} on [bold]{result['arch']}[/bold]"
+    out.print(f"no feasible mapping: {where}", soft_wrap=True)
+    if not result["feasible"]:
+        batch = tables.count(result["request"]["batch"])
+        tables.refusal(result, f"{tables.mapping_words(result['mapping'])}; batch {batch} per instance", out)
+    tables.warnings(result["warnings"], out)
+
+
+def _alone(expert_chips: int | None) -> None:
+    """Refuse what has a meaning only where experts are on another system."""
+    if expert_chips is not None:
+        raise CodesignError("has no meaning without another system", key="--expert-chips", allowed="with --experts-on")
 
 
 def _pair(arch: str, experts_on: str, expert_chips: int | None, model: str, request: dict[str, Any]) -> dict[str, Any]:
     """Attention on one system, experts on another."""
     from codesign import api
 
-    if request["phase"] != "decode":
-        raise CodesignError(f"two pools in {request['phase']}", key="--experts-on", allowed="--phase decode")
-    for name in sorted(request.keys() - {"phase", *_OF_A_PAIR}):
-        if request[name] is not None:
-            key = f"--{name.replace('_', '-')}"
-            told = ", ".join(f"--{n.replace('_', '-')}" for n in _OF_A_PAIR)
-            raise CodesignError("has no meaning for two pools", key=key, allowed=told)
-    asked = {name: request[name] for name in _OF_A_PAIR}
-    return api.disaggregate(arch, experts_on, model, **asked, expert_chips=expert_chips)
+    return api.disaggregate(arch, experts_on, model, **pair_arguments(request), expert_chips=expert_chips)
 
 
 def _read(path: Path, workspace: Path | None) -> Any:

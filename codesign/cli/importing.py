@@ -1,15 +1,12 @@
 """``import-model``: a Hugging Face configuration becomes a model file of the catalog."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from codesign.cli import arguments as arg
-from codesign.cli.show import COUNTS
 from codesign.errors import CodesignError
-from codesign.files import write_text
 
 
 def register(app: typer.Typer) -> None:
@@ -51,47 +48,18 @@ def import_model(
     Nested text configurations and quantisation settings are read. An unknown architecture or a field that is missing is
     an error; what was taken from the architecture's definition is told.
     """
-    from codesign.catalog.importing import import_model as read
-    from codesign.model import model_of
+    from codesign import api
 
     if as_json and out == Path("-"):
         raise CodesignError("and --json both write to stdout", key="--out -", allowed="one of them")
-    found = read(config, name, title=title, quantization=quantization, settings=settings or ())
-    if out == Path("-"):
-        typer.echo(found.text, nl=False)
+    document = api.import_model(
+        config, name, title=title, out=out, quantization=quantization, set=settings or (), force=force,
+        workspace=workspace,
+    )  # fmt: skip
+    if document["file"] is None:
+        typer.echo(document["text"], nl=False)
         return
-    file = out or (workspace or Path()) / "workloads" / "models" / f"{name}.toml"
-    _write(file, found.text, force)
-    model = model_of(found.model)
-    counts = model.counts({"kv": model.published_kv})
-    document = {
-        "schema": "codesign.import/1", "name": name, "file": str(file), "architecture": found.architecture,
-        "counts": {key: getattr(counts, key) for key in COUNTS}, "published_kv": model.published_kv,
-        "notes": [*found.notes, *_hidden(name, file)],
-    }  # fmt: skip
     arg.answer(document, as_json, _draw)
-
-
-def _hidden(name: str, file: Path) -> Iterator[str]:
-    """A note where the program's own catalog has a model of that name or alias, which the file comes before."""
-    from codesign.catalog.names import KINDS, normalise
-    from codesign.catalog.workspace import Workspace, bundled_root
-
-    for entry in Workspace((("bundled", bundled_root()),)).entries(KINDS["model"]):
-        if normalise(name) in entry.keys and entry.origin.path.resolve() != file.expanduser().resolve():
-            yield f"{name} also names the bundled model {entry.name}; in a workspace with this file it means this file"
-
-
-def _write(file: Path, text: str, force: bool) -> None:
-    """Write the file whole; one that is there and says something else is kept unless ``force``."""
-    try:
-        same = force or not file.exists() or file.read_text(encoding="utf-8") == text
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise CodesignError(f"cannot be written: {why}", file=str(file)) from error
-    if not same:
-        raise CodesignError("is there already", file=str(file), allowed="another --out or --name, or --force")
-    write_text(file, text)
 
 
 def _draw(document: dict[str, Any]) -> None:

@@ -8,12 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from codesign.cli import arguments as arg
-
-#: What `show` derives for a model; bytes of the cache in the dtype that its publisher counts in.
-COUNTS = (
-    "total_parameters", "active_parameters", "weight_bytes", "kv_bytes_per_token", "window_bytes_per_sequence",
-    "state_bytes_per_sequence",
-)  # fmt: skip
+from codesign.glossary import COUNTS
 
 
 def register(app: typer.Typer) -> None:

@@ -198,7 +198,7 @@ def evaluation(result: Mapping[str, Any], out: Console | None = None) -> None:
         out.print(f"margins    {_margin(margin, result['metrics']['throttled'])}", soft_wrap=True)
         out.print(f"mapping    {here}", soft_wrap=True)
     else:
-        _refusal(result, here, out)
+        refusal(result, here, out)
     precision = ", ".join(f"{name} {dtype}" for name, dtype in result["precision"].items())
     out.print(f"precision  {precision}", soft_wrap=True)
     execution = result["execution"]
@@ -252,7 +252,7 @@ def _margin(margin: Mapping[str, Any], throttled: bool = False) -> str:
     return ", ".join(told_ones)
 
 
-def _refusal(result: Mapping[str, Any], here: str, out: Console) -> None:
+def refusal(result: Mapping[str, Any], here: str, out: Console) -> None:
     """What is missing, where that was found, and the nearest point that can serve."""
     margin = result["margin"]
     nearest = margin.get("nearest")

@@ -34,7 +34,7 @@ FINE = tuple(sorted({round(1.04**k) for k in range(195)}))
 NEAR, GAP = 0.8, 0.04
 
 
-def _check(request: Request, case: Case) -> None:
+def check(request: Request, case: Case) -> None:
     most = len(case.model.drafts.accepted_length) if case.model.drafts else 0
     if not 0 <= request.drafts <= most:
         allowed = f"0 to {most}" if most else f"0: {case.model_name} has no drafter in its file"
@@ -45,7 +45,7 @@ def _check(request: Request, case: Case) -> None:
         raise CodesignError(f"{request.copies:g} redundant experts", key="--copies", allowed=allowed)
 
 
-def _warnings(case: Case, request: Request) -> list[str]:
+def warnings_of(case: Case, request: Request) -> list[str]:
     found = []
     if case.constants.startswith("inherited"):
         found.append(f"kernel constants were not fitted to this part; {case.constants}")
@@ -78,14 +78,14 @@ def evaluate_case(case: Case, request: Request, degrees: Degrees | None = None, 
     Raises:
         CodesignError: drafts that the model cannot make, no legal mapping, unknown framework.
     """
-    _check(request, case)
+    check(request, case)
     degrees = degrees or Degrees()
     case, overheads = case.asked(request)
     mappings = flying(case.mappings(degrees), request)
     load = request.load(overheads)
     begin_table(case, take(mappings, 0), load)
     tried = attempt(case, request, mappings, load)
-    found, warnings = tried.found, _warnings(case, request)
+    found, warnings = tried.found, warnings_of(case, request)
     chosen = best(case, tried)
     if chosen is not None:
         i, batch = chosen
@@ -167,7 +167,7 @@ def _sizes(request: Request, mappings: Mapping, index: np.ndarray, counts: Seque
     return index[sizes >= 1.0], sizes[sizes >= 1.0]
 
 
-def _near(time: np.ndarray, rate: np.ndarray, share: float = NEAR) -> np.ndarray:
+def near(time: np.ndarray, rate: np.ndarray, share: float = NEAR) -> np.ndarray:
     """Points whose rate is at least ``share`` of the best one that is no slower, (n,) of bool."""
     order = np.lexsort((-rate, time))
     near = np.zeros(len(time), dtype=bool)
@@ -208,7 +208,7 @@ def frontier_points(
     Returns:
         mappings, loads and `Metrics` of the kept points, stacked in order of that time.
     """
-    _check(request, case)
+    check(request, case)
     case, overheads = case.asked(request)
     mappings = flying(case.mappings(degrees or Degrees()), request)
     load = request.load(overheads)
@@ -233,7 +233,7 @@ def frontier_points(
         index, sizes = np.arange(n), np.broadcast_to(np.asarray(given, dtype=float), (n,))
     if given is None and fine:
         _, _, first, time, rate = evaluated(index, sizes)
-        close = _near(time, rate)
+        close = near(time, rate)
         memory = take(first.memory, close)
         full = np.floor((memory.capacity - memory.fixed) / np.maximum(memory.per_sequence, 1e-300))
         full = np.where(full < 1e7, np.maximum(full, 1.0), 1.0)
@@ -252,7 +252,7 @@ def frontier_case(case: Case, request: Request, degrees: Degrees | None = None) 
     """`frontier_points` as full evaluations."""
     mappings, loads, _ = frontier_points(case, request, degrees)
     case, _ = case.asked(request)
-    warnings = _warnings(case, request)
+    warnings = warnings_of(case, request)
     given = request.batch is not None or request.concurrency is not None
     return [
         _answer(case, take(mappings, i), request, take(loads, i), float(loads.batch[i]), True,

@@ -28,7 +28,7 @@ def _wider(degrees: Degrees) -> list[Degrees]:
     return list(dict.fromkeys((degrees, Degrees(chips=_chips(degrees)), Degrees())))
 
 
-def _levels(request: Request) -> Iterator[tuple[Request, Any, bool]]:
+def levels(request: Request) -> Iterator[tuple[Request, Any, bool]]:
     """Requests that ask for less and less: (request, whose batch is the most, the first mapping counts as well).
 
     As asked; a smaller batch; any time, which is least at the given batch or else at one sequence; both.
@@ -70,7 +70,7 @@ def nearest(case: Case, request: Request, degrees: Degrees, load: Load) -> dict[
         ``tokens_per_s_per_megawatt``; None where not even one sequence fits on any mapping.
     """
     wider = _wider(degrees)
-    for eased, bound, again in _levels(request):
+    for eased, bound, again in levels(request):
         for asked in wider if again else wider[1:]:
             try:
                 mappings = flying(case.mappings(asked), eased)
@@ -100,7 +100,7 @@ def _document(case: Case, request: Request, degrees: Degrees, tried: Tried, i: i
         "batch": batch, "concurrency": flying_now, "tpot": float(result.tpot_s), "ttft": float(result.ttft_s),
     }  # fmt: skip
     asked = degrees.__dict__ | {"batch": request.batch, "concurrency": request.concurrency}
-    changed = [name for name, value in asked.items() if value is not None and not _same(name, value, now[name])]
+    changed = [name for name, value in asked.items() if value is not None and not same(name, value, now[name])]
     late = request.target is not None and float(result.time_s) > request.target * (1.0 + 1e-9)
     return {
         "relaxed": changed + ([request.target_name[:4]] if late else []), "mapping": mapping, "batch": batch,
@@ -109,7 +109,7 @@ def _document(case: Case, request: Request, degrees: Degrees, tried: Tried, i: i
     }  # fmt: skip
 
 
-def _same(name: str, asked: Any, found: Any) -> bool:
+def same(name: str, asked: Any, found: Any) -> bool:
     """Whether a flag was kept; a chunk is the largest that a pass may take."""
     if isinstance(asked, str) or found is None:
         return asked == found
