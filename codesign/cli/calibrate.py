@@ -11,10 +11,20 @@ from codesign.errors import CodesignError
 #: Numbers of lines that are told where some are left out.
 LINES = 8
 
+#: Words for quantities whose names are not clear.
+QUANTITIES = {
+    "tpot_s": "TPOT", "board_w": "board watts,", "board_w_at_measured_time": "board watts at measured time,",
+}  # fmt: skip
+
 
 def register(app: typer.Typer) -> None:
     """Add this module's commands to the program."""
-    arg.add_command(app, calibrate, "codesign calibrate --measured tables --out mine/arch/measurements")
+    arg.add_command(
+        app,
+        calibrate,
+        "codesign calibrate --measured tables --out mine/arch/measurements",
+        "codesign calibrate --from aiconfigurator-core --out mine/arch/measurements",
+    )
     arg.add_command(
         app,
         validate,
@@ -27,40 +37,86 @@ def register(app: typer.Typer) -> None:
 
 def calibrate(
     measured: Annotated[
-        Path, typer.Option("--measured", metavar="DIR", help="Folder with measured kernel tables and serving points.")
-    ],
+        Path | None,
+        typer.Option("--measured", metavar="DIR", help="Folder with measured kernel tables and serving points."),
+    ] = None,
+    package: Annotated[
+        str | None,
+        typer.Option("--from", metavar="PACKAGE", help="Kernel tables of an installed package: aiconfigurator-core."),
+    ] = None,
+    chip: Annotated[
+        list[str] | None,
+        typer.Option("--chip", metavar="NAME", help="Of the package: a chip to read, again for more."),
+    ] = None,
+    most: Annotated[
+        int | None,
+        typer.Option("--most", min=1, metavar="N", help="Of the package: lines per table, chip, kernel and format."),
+    ] = None,
     out: Annotated[
-        Path,
-        typer.Option("--out", metavar="DIR", help="Folder for the fitted constants: a catalog's arch/measurements."),
-    ] = Path("arch/measurements"),
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Folder for the fitted constants: a catalog's arch/measurements, which is the default for a folder "
+            "of tables; a package's need one named.",
+        ),
+    ] = None,
     as_json: arg.Json = False,
     workspace: arg.Workspace = None,
 ) -> None:
     """Fit kernel constants to kernel tables, then what serving adds to serving points: minutes.
 
-    Writes constants by chip, their covariances and the errors on what was held back.
+    Writes constants by chip, their covariances and the errors on what was held back.  Kernel tables come from a folder,
+    or with --from from the installed package, sampled and split by a hash of each line; serving points from the folder.
     """
     from datetime import UTC, datetime
 
     from codesign.calibration import serving
     from codesign.calibration.validate import calibrate as of_kernels
+    from codesign.calibration.validate import placed_in
     from codesign.runtime import prepare
 
-    if not measured.is_dir():
+    if measured is None and package is None:
+        raise CodesignError("needs tables", key="--measured", allowed="a folder, or --from aiconfigurator-core")
+    if measured is not None and not measured.is_dir():
         raise CodesignError("is no folder", file=str(measured), key="--measured", allowed="a folder of CSV files")
-    if workspace is not None and out == Path("arch/measurements"):
-        out = workspace / "arch/measurements"
+    folder = _folder(out, workspace, package)
     prepare()
     today = datetime.now(UTC).date().isoformat()
     found: dict[str, Any] = {"schema": "codesign.calibration/1", "kernels": None, "serving": None}
-    if any(measured.glob("kernels-*.csv")):
-        found["kernels"] = of_kernels(measured, out, f"codesign calibrate on {measured.name}/kernels-*.csv, {today}")
-    for path in sorted(measured.glob("*.csv")):
+    if package is not None:
+        from codesign.calibration import aiconfigurator
+
+        read = aiconfigurator.read(chip or aiconfigurator.CHIPS, most=most or aiconfigurator.MOST)
+        lines = f"{most or aiconfigurator.MOST} lines per table, chip, kernel and format at most"
+        told = f"codesign calibrate on {aiconfigurator.NAME} {read.version}, {lines}, {today}"
+        found["kernels"] = of_kernels(aiconfigurator.samples(read), folder, told) | {"package": read.document()}
+    elif chip or most:
+        raise CodesignError("chooses lines of a package", key="--chip, --most", allowed="with --from")
+    elif measured is not None and any(measured.glob("kernels-*.csv")):
+        told = f"codesign calibrate on {measured.name}/kernels-*.csv, {today}"
+        found["kernels"] = of_kernels(placed_in(measured), folder, told)
+    for path in sorted(measured.glob("*.csv")) if measured is not None else ():
         if rows := serving.read(path):
-            found["serving"] = serving.calibrate(rows, out, f"codesign calibrate on {path.name}, {today}")
+            found["serving"] = serving.calibrate(rows, folder, f"codesign calibrate on {path.name}, {today}")
     if found["kernels"] is None and found["serving"] is None:
         raise CodesignError("nothing to fit", file=str(measured), allowed="kernel tables or serving points")
     arg.answer(found, as_json, _fits)
+
+
+def _folder(out: Path | None, workspace: Path | None, package: str | None) -> Path:
+    """Where the constants go; those that ship were fitted to a folder of tables and are not written over unasked."""
+    from codesign.calibration.aiconfigurator import NAME
+
+    if package not in (None, NAME):
+        raise CodesignError(f"no tables are read from {package!r}", key="--from", allowed=NAME)
+    if out is not None:
+        return out
+    if workspace is not None:
+        return workspace / "arch/measurements"
+    if package is not None:
+        raise CodesignError("needs a folder for the constants", key="--out", allowed="a folder, or --workspace")
+    return Path("arch/measurements")
 
 
 def validate(
@@ -116,6 +172,23 @@ def _fits(document: dict[str, Any]) -> None:
     for name in ("kernels", "serving"):
         if document[name]:
             _draw(document[name], f"{name}: {document[name]['numbers']} numbers fitted, error on lines")
+            if "package" in document[name]:
+                _package(document[name]["package"])
+
+
+def _package(read: dict[str, Any]) -> None:
+    """Lines of a package that were read, and those that were not by reason."""
+    from codesign.cli import tables
+
+    out = tables.console()
+    out.print(f"{read['name']} {read['version']}: {read['taken']:,} of {read['rows']:,} lines taken")
+    reasons: dict[tuple[str, str], int] = {}
+    for left in read["left_out"]:
+        for what in ("rows", "files"):
+            if left.get(what):
+                reasons[left["reason"], what] = reasons.get((left["reason"], what), 0) + left[what]
+    for (reason, what), n in sorted(reasons.items(), key=lambda x: -x[1]):
+        out.print(f"{n:,} {'lines' if what == 'rows' else what} left out: {reason}", markup=False, soft_wrap=True)
 
 
 def _told(document: dict[str, Any]) -> None:
@@ -145,9 +218,9 @@ def _draw(document: dict[str, Any], title: str) -> None:
     rows = []
     for g in document["groups"]:
         by = g["by"]
-        names = ("hardware", "model", "framework", "concurrency", "group", "table", "operation")
+        names = ("hardware", "model", "framework", "concurrency", "limited_by", "group", "table", "operation")
         where = " ".join(f"concurrency {by[k]}" if k == "concurrency" else by[k] for k in names if k in by)
-        quantity = g["quantity"] if g["quantity"] != "tpot_s" else "TPOT"
+        quantity = QUANTITIES.get(g["quantity"], g["quantity"])
         shares = (f"{100 * g[k]:.1f}" for k in ("median_ape", "mean_ape", "p90_ape", "bias"))
         inside = f"{100 * g['coverage_90']:.0f}" if g.get("coverage_90") is not None else "–"
         rows.append((by.get("split", "all"), f"{quantity} {where}".strip(), f"{g['n']:,}", *shares, inside))
