@@ -79,8 +79,9 @@ def test_by_hand(compared: dict[str, Any]) -> None:
     # One index head here for two key heads; 8 of 128 blocks of 4 tokens, on 8 query heads.
     assert cell("blocks, TP 2", "index", "flop") == 2 * 8 * (509 + 510 + 511 + 512) * 16
     assert cell("blocks, TP 2", "scan", "flop") == 2 * 8 * 4 * 32 * 8 * (8 + 16)
-    # Queries of 2 index heads of width 16 go with those of 16 heads of width 8, whose answers of width 16 come back.
-    assert cell("blocks, by context", "context_merge", "sent_bytes") == 7 / 8 * 8 * (2 * 16 + 16 * (8 + 16)) * 4
+    # Queries of 2 index heads of width 16 go with those of 16 heads of width 8, whose answers of width 16 come back
+    # with their sums; the key and value of one head go to the chip that keeps them.
+    assert cell("blocks, by context", "context_merge", "sent_bytes") == 7 / 8 * 8 * (2 * 16 + 16 * 25 + 24) * 4
     # An eighth of 16 plain entries and of 32 for 16 tokens each, or of 8 chosen ones, for all 16 heads.
     assert cell("entries, TP 8", "scan", "flop") == 4 * 8 * (16 + 32) * 2 * 16
     assert cell("chosen entries, by context", "scan", "flop") == 4 * 8 * (2 + 1) * 16 * 16

@@ -17,7 +17,7 @@ from codesign.calibration.constants import LAWS
 from codesign.calibration.serving import store as store_of_fits
 from codesign.calibration.serving.fit import Power, Served, fit, fit_power
 from codesign.calibration.serving.points import place, twins
-from codesign.calibration.serving.predict import leave_out, predict, scatter_of
+from codesign.calibration.serving.predict import Out, leave_out, predict, scatter_of
 from codesign.calibration.serving.program import Program, lines_of
 from codesign.calibration.serving.store import load, save
 from codesign.calibration.serving.terms import Line, kernels_of, shifts_of
@@ -297,11 +297,25 @@ def test_the_points_that_ship_have_the_error_that_the_fit_tells() -> None:
 @pytest.mark.slow
 def test_leaving_a_chip_out_uses_none_of_its_lines() -> None:
     found = fit(list(programs()), steps=8)
-    one = leave_out(programs(), found, "chip", "h200")
+    one = leave_out(programs(), found, Out(chip="h200"))
     assert len(one.log_ratio) == sum(int((p.points.chips == "h200").sum()) for p in programs())
     assert np.all(np.isfinite(one.log_ratio))
+    model = programs()[0].points.model.name
+    both = leave_out(programs(), found, Out("h200", model))
+    assert 0 < len(both.log_ratio) == int((programs()[0].points.chips == "h200").sum()) < len(one.log_ratio)
     assert set(scatter_of(programs(), found)) >= {""}
     assert kernels_of("h200") != kernels_of("b200")
+
+
+def test_what_a_fit_is_not_shown() -> None:
+    for p in programs():
+        points, model = p.points, programs()[0].points.model.name
+        out = Out("h200", model)
+        # Neither the chip nor the model is fitted; what they share is predicted.
+        mine = points.model.name == model
+        assert list(out.shown(points)) == [not mine and c != "h200" for c in points.chips]
+        assert list(out.predicted(points)) == [mine and c == "h200" for c in points.chips]
+        assert not np.any(out.shown(points) & out.predicted(points))
 
 
 # ------------------------------------------------------------------------------------------------- the command

@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
         validate,
         "codesign validate",
         "codesign validate --points serving.csv --out predicted.csv",
-        "codesign validate --points serving.csv --leave-out b200",
+        "codesign validate --points serving.csv --leave-out b200 --leave-out deepseek-v3",
         "codesign validate --points kernels-gemm.csv --json",
     )
 
@@ -128,8 +128,10 @@ def validate(
         typer.Option("--out", metavar="FILE", help="Write the serving points with predictions beside them."),
     ] = None,
     leave_out: Annotated[
-        str | None,
-        typer.Option("--leave-out", metavar="NAME", help="Refit without a chip or a model and predict that alone."),
+        list[str] | None,
+        typer.Option(
+            "--leave-out", metavar="NAME", help="Refit without a chip or a model, or with both named, predict it."
+        ),
     ] = None,
     as_json: arg.Json = False,
     workspace: arg.Workspace = None,
@@ -152,17 +154,19 @@ def validate(
         arg.answer(serving.told(store.bundled(workspace)) | {"components": components(workspace)}, as_json, _told)
         return
     if points.is_file() and (rows := serving.read(points)):
-        document, text = serving.validate(rows, folder=store.bundled(workspace), leave_out=leave_out)
+        document, text = serving.validate(rows, folder=store.bundled(workspace), leave_out=leave_out or ())
         if out is not None:
             from codesign.files import write_text
 
             write_text(out, text)
         arg.answer(document, as_json, lambda d: _draw(d, "predicted against measured, serving"))
         return
+    if leave_out and len(leave_out) > 1:
+        raise CodesignError("kernel tables have no models", key="--leave-out", allowed="one chip")
     if out is not None:
         raise CodesignError("is written for serving points only", key="--out", allowed="a table of serving points")
     arg.answer(
-        of_kernels(points, folder=store.bundled(workspace), leave_out=leave_out),
+        of_kernels(points, folder=store.bundled(workspace), leave_out=leave_out[0] if leave_out else None),
         as_json,
         lambda d: _draw(d, "predicted against measured"),
     )

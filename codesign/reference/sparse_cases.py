@@ -57,7 +57,7 @@ def dsa_case(
     layer: dsa.DSA, hidden: int, part: Part, new: int = 1, *, context: int = CONTEXT, expanded: bool = False,
     even: bool = True,
 ) -> Case:  # fmt: skip
-    """One token behind a cache, or a few; ``expanded`` is a prompt behind one token, where the count takes that form.
+    """One token behind a cache, or a few; ``expanded`` is a prompt behind one token, in that form.
 
     (As for latent attention, `codesign.reference.cases.mla_case`.)
     """
@@ -86,7 +86,7 @@ def dsa_case(
         given = in_ranges(latents, 1, new, part), jnp.asarray(turned)
     else:
         given = latents, jnp.asarray(beside)
-    step = step_of(part, batch=BATCH, new=new, cached=cached, block=new > 1)
+    step = step_of(part, batch=BATCH, new=new, cached=cached, block=new > 1, form=int(expanded))
     return case_of(
         module, layer, hidden, part, step, (x, given), (P("dp"), module.kept_specs(part)), whole=whole,
         state_specs=module.returned_specs(part), alone=(x, (latents, jnp.asarray(beside))),

@@ -5,7 +5,7 @@ vendor or a framework that was not fitted adds the variance of its prior, a mode
 that models left out showed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -192,40 +192,68 @@ def scatter_of(programs: Sequence[Program], found: Served) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Errors of points whose chip or model was left out of the fit.
+    """Errors of points whose chip, model or both were left out of the fit.
 
     Attributes:
-        by: ``chip`` | ``model``. name: which.
+        out: what was.
         log_ratio: predicted over measured, (n,).
     """
 
-    by: str
-    name: str
+    out: "Out"
     log_ratio: np.ndarray
 
 
-def leave_out(programs: Sequence[Program], found: Served, by: str, name: str) -> LeftOut:
-    """Refit without a chip or a model and predict its points.
+@dataclass(frozen=True)
+class Out:
+    """A chip, a model, or both that a fit is not shown; as the catalog has them.
+
+    Attributes:
+        chip, model: None where all are shown.
+    """
+
+    chip: str | None = None
+    model: str | None = None
+
+    @property
+    def by(self) -> str:
+        """``chip`` | ``model`` | ``chip and model``."""
+        return " and ".join(kind for kind in ("chip", "model") if getattr(self, kind) is not None)
+
+    @property
+    def name(self) -> str:
+        """Of what is left out."""
+        return " ".join(name for name in (self.chip, self.model) if name is not None)
+
+    def _of(self, points: Points) -> list[np.ndarray]:
+        """For each of the two that is left out, which points it has, (n,)."""
+        found = [] if self.chip is None else [points.chips == self.chip]
+        return found if self.model is None else [*found, np.full(len(points), points.model.name == self.model)]
+
+    def shown(self, points: Points) -> np.ndarray:
+        """Points that have none of them, (n,): what is fitted."""
+        return ~np.any(self._of(points), axis=0)
+
+    def predicted(self, points: Points) -> np.ndarray:
+        """Points that have all of them, (n,): what is predicted."""
+        return np.all(self._of(points), axis=0)
+
+
+def leave_out(programs: Sequence[Program], found: Served, out: Out) -> LeftOut:
+    """Refit without a chip, a model or both and predict the points of it, or of the two together.
 
     Args:
         programs: all points.
         found: the fit to all of them, to start from.
-        by: ``chip`` | ``model``.
-        name: as the catalog has it.
+        out: what is left out.
     """
-
-    def of(points: Points) -> np.ndarray:
-        return points.chips == name if by == "chip" else np.full(len(points), points.model.name == name)
-
-    keep: Callable[[Points], np.ndarray] = lambda points: ~of(points)  # noqa: E731
-    again = fit(programs, keep=keep, start=found, steps=15)
+    again = fit(programs, keep=out.shown, start=found, steps=15)
     ratios = []
     for p in programs:
-        chosen = of(p.points) & np.isfinite(p.points.tpot)
+        chosen = out.predicted(p.points) & np.isfinite(p.points.tpot)
         if chosen.any():
-            w = p.arguments(again.shifts, again.theta, without=name if by == "chip" else None)
+            w = p.arguments(again.shifts, again.theta, without=out.chip)
             ratios.append((p.predict(w) - np.log(p.points.tpot))[chosen])
-    return LeftOut(by, name, np.concatenate(ratios))
+    return LeftOut(out, np.concatenate(ratios))
 
 
 def summary(log_ratio: np.ndarray, half: np.ndarray | None = None) -> dict[str, Any]:

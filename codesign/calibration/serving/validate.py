@@ -11,11 +11,11 @@ import numpy as np
 
 from codesign.calibration.serving import store
 from codesign.calibration.serving.fit import fit, fit_power
-from codesign.calibration.serving.points import COLUMNS, place, twins
+from codesign.calibration.serving.points import COLUMNS, Points, place, twins
 from codesign.calibration.serving.predict import (
     NEW_CHIP,
     NEW_MODEL,
-    LeftOut,
+    Out,
     Predicted,
     in_flight,
     leave_out,
@@ -147,15 +147,34 @@ def told(folder: Path) -> dict[str, Any]:
     return {"schema": "codesign.accuracy/1", "kernels": read_errors(folder), "serving": store.load(folder)[2]}
 
 
+def _out(points: Sequence[Points], names: Sequence[str]) -> Out:
+    """What the names leave out: a chip of the table, a model of it, or one of each.
+
+    Raises:
+        CodesignError: a name is neither, or two are of a kind.
+    """
+    models, chips = {p.model.name for p in points}, {str(c) for p in points for c in p.chips}
+    found: dict[str, str] = {}
+    for name in names:
+        kind = "model" if name in models else "chip"
+        if name not in models | chips:
+            known = f"a chip or a model of the table: {', '.join(sorted(chips | models))}"
+            raise CodesignError(f"no lines of {name!r}", key="--leave-out", allowed=known)
+        if kind in found:
+            raise CodesignError(f"two of a kind, {found[kind]} and {name}", key="--leave-out", allowed="one of each")
+        found[kind] = name
+    return Out(**found)
+
+
 def validate(
-    rows: Sequence[Mapping[str, str]], *, folder: Path, leave_out: str | None = None
+    rows: Sequence[Mapping[str, str]], *, folder: Path, leave_out: Sequence[str] = ()
 ) -> tuple[dict[str, Any], str]:
     """Predict a serving table: the error document and the table with its predictions.
 
     Args:
         rows: lines with `COLUMNS`, and ``tpot_s``, ``board_j_per_output_token`` and ``split`` where known.
         folder: of the fit.
-        leave_out: a chip or a model to refit without and predict alone.
+        leave_out: a chip, a model or one of each to refit without; what is predicted has all of them.
 
     Raises:
         CodesignError: no line can be placed, or none is of what is left out.
@@ -166,22 +185,18 @@ def validate(
     if not points:
         i, reason = next(iter(left.items()))
         raise CodesignError(f"no line can be placed; line {i + 2}: {reason}")
-    if leave_out is None:
+    if not leave_out:
         found = [predict(p, fitted, scatter) for p in programs]
         return document(rows, found, left), written(rows, found, left)
-    name = leave_out
-    by = "model" if any(p.model.name == name for p in points) else "chip"
-    again = fit(programs, keep=lambda p: p.chips != name if by == "chip" else np.full(len(p), p.model.name != name))
-    again = replace(again, power=fitted.power)
-    chosen = []
-    for p in programs:
-        mine = p.points.chips == name if by == "chip" else np.full(len(p.points), p.points.model.name == name)
-        if mine.any():
-            chosen.append(Program(p.points.take(mine)))
+    out = _out(points, leave_out)
+    chosen = [Program(p.take(mine)) for p in points if (mine := out.predicted(p)).any()]
     if not chosen:
-        raise CodesignError(f"no lines of {name!r}", key="--leave-out", allowed="a chip or a model of the table")
-    wider = {k: v for k, v in scatter.items() if name not in k.split("|")}
-    found = [predict(p, again, wider, without=name if by == "chip" else None) for p in chosen]
+        raise CodesignError(
+            f"no lines of {out.name}", key="--leave-out", allowed="a chip and a model measured together"
+        )
+    again = replace(fit(programs, keep=out.shown), power=fitted.power)
+    wider = {k: v for k, v in scatter.items() if not {out.chip, out.model} & set(k.split("|"))}
+    found = [predict(p, again, wider, without=out.chip) for p in chosen]
     return document(rows, found, left), written(rows, found, left)
 
 
@@ -199,18 +214,22 @@ def calibrate(rows: Sequence[Mapping[str, str]], out: Path, source: str) -> dict
     found = fit(programs)
     found = replace(found, power=fit_power(programs, found))
     scatter = scatter_of(programs, found)
-    trials: list[LeftOut] = []
-    for by, names in (
-        ("chip", sorted({c for p in points for c in p.chips})), ("model", sorted({p.model.name for p in points}))
-    ):  # fmt: skip
-        trials += [leave_out(programs, found, by, name) for name in names]
+    pairs = sorted({(str(c), p.model.name) for p in points for c in p.chips})
+    outs = [
+        *(Out(chip=c) for c in sorted({c for c, _ in pairs})),
+        *(Out(model=m) for m in sorted({m for _, m in pairs})),
+    ]
+    trials = [leave_out(programs, found, out) for out in outs]
     for key, by in ((NEW_CHIP, "chip"), (NEW_MODEL, "model")):
-        ratios = [np.abs(t.log_ratio) for t in trials if t.by == by]
+        ratios = [np.abs(t.log_ratio) for t in trials if t.out.by == by]
         if ratios:
             scatter[key] = float(np.median([np.quantile(r, 0.85) for r in ratios]))
     predicted = [predict(p, found, scatter) for p in programs]
     told = document(kept, predicted, left)
-    out_errors = [{"by": t.by, "name": t.name, **summary(t.log_ratio)} for t in trials]
+    out_errors = [{"by": t.out.by, "name": t.out.name, **summary(t.log_ratio)} for t in trials]
+    both = [leave_out(programs, found, Out(c, m)) for c, m in pairs]
+    together = np.concatenate([t.log_ratio for t in both])
+    out_errors.append({"by": both[0].out.by, "name": f"each of {len(both)} pairs", **summary(together)})
     checks = [g for g in told["groups"] if g["by"].get("split") == "check" and len(g["by"]) == 1]
     told["unplaced"] = [u | {"row": numbers[u["row"] - 2] + 2} for u in told["unplaced"]]
     limits = [g for g in told["groups"] if g["by"].get("split") == "check" and "limited_by" in g["by"]]
