@@ -13,7 +13,7 @@ import numpy as np
 
 from codesign.fabric import all_gather, all_reduce, hand_off
 from codesign.lanes import Number, Row
-from codesign.layers.base import Layer, Step, forms_of, gemm
+from codesign.layers.base import Layer, Step, formed, gemm
 from codesign.layers.moe import MoE
 from codesign.model import Model
 
@@ -23,14 +23,15 @@ class Pass(NamedTuple):
 
     Attributes:
         blocks: for each block of the model, its rows in order, per chunk of a prompt.
-        others: for each block, its rows in every further form that it may take; none in decode.
+        others: for each block, its rows in its other form, of which most are those of ``blocks``; none where it has
+            only one.
         embed: rows of the embedding, once for all chunks, on the first stage.
         head: rows of output projection, sampling and drafter, once for all chunks, on the last stage.
         hand_off: the row of all hand-offs between stages, per chunk.
     """
 
     blocks: tuple[tuple[Row, ...], ...]
-    others: tuple[tuple[tuple[Row, ...], ...], ...]
+    others: tuple[tuple[Row, ...], ...]
     embed: tuple[Row, ...]
     head: tuple[Row, ...]
     hand_off: Row
@@ -125,11 +126,18 @@ def pass_rows(model: Model, step: Step, pp: Number) -> Pass:
     """
     hidden, p = model.hidden, step.precision
 
-    def block(layer: Layer, form: int) -> tuple[Row, ...]:
+    def block(layer: Layer) -> tuple[Row, ...]:
         norm = _norm(model, step, step.shared_out if isinstance(layer, MoE) else 1.0)
-        return norm, *layer.rows(replace(step, form=form), hidden)
+        return norm, *layer.rows(step, hidden)
 
-    layers = [layer for _, layer in model.blocks]
+    def other(layer: Layer, rows: tuple[Row, ...]) -> tuple[Row, ...]:
+        names = formed(layer, step)
+        if not names:
+            return ()
+        found = {row.name: row for row in layer.rows(replace(step, form=1), hidden) if row.name in names}
+        return tuple(found.get(row.name, row) for row in rows)
+
+    blocks = tuple(block(layer) for _, layer in model.blocks)
     t, vocab = step.answered, model.vocab / step.tp
     head = gemm("head", vocab * hidden, t, hidden, vocab, "head", step)
     sample = Row(
@@ -149,8 +157,8 @@ def pass_rows(model: Model, step: Step, pp: Number) -> Pass:
     together = all_reduce("embed_reduce", entering * p.bytes["activation"], step.tp, step.machine)
     gather = all_gather("sample_gather", 8.0 * t * step.tp, step.tp, step.machine)
     return Pass(
-        blocks=tuple(block(layer, 0) for layer in layers),
-        others=tuple(tuple(block(layer, form) for form in range(1, forms_of(layer, step))) for layer in layers),
+        blocks=blocks,
+        others=tuple(other(layer, rows) for (_, layer), rows in zip(model.blocks, blocks, strict=True)),
         embed=(embed, together._replace(latency=together.latency * step.chunks)),
         head=(head, sample, gather, *drafter_rows(model, step)),
         hand_off=hand_off(

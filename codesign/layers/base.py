@@ -152,9 +152,9 @@ class Layer(Protocol):
         ...
 
 
-def forms_of(layer: Layer, step: Step) -> int:
-    """How many forms of a layer a pass may choose from: those of its kind's ``forms`` where long blocks may come."""
-    return getattr(layer, "forms", 1) if step.block else 1
+def formed(layer: Layer, step: Step) -> tuple[str, ...]:
+    """Names of the rows that a layer has in another form too where long blocks may come: its kind's ``formed``."""
+    return getattr(layer, "formed", ()) if step.block else ()
 
 
 @runtime_checkable

@@ -47,7 +47,7 @@ class DSA:
     shared_index: bool = False
     norms: int = 1
 
-    forms: ClassVar[int] = 2
+    formed: ClassVar[tuple[str, ...]] = ("qkv", "scan")
 
     @property
     def _dense(self) -> MLA:

@@ -33,7 +33,7 @@ class GDN:
     conv_kernel: int = 4
     norms: int = 1
 
-    forms: ClassVar[int] = 2
+    formed: ClassVar[tuple[str, ...]] = ("state",)
 
     @property
     def _q(self) -> int:

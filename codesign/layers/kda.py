@@ -37,7 +37,7 @@ class KDA:
     gate_rank: int | None = None
     norms: int = 1
 
-    forms: ClassVar[int] = 2
+    formed: ClassVar[tuple[str, ...]] = ("state",)
 
     @property
     def _q(self) -> int:

@@ -30,7 +30,7 @@ class Lightning:
     value_width: int
     norms: int = 1
 
-    forms: ClassVar[int] = 2
+    formed: ClassVar[tuple[str, ...]] = ("state",)
 
     @property
     def _q(self) -> int:

@@ -39,7 +39,7 @@ class Mamba2:
     conv_bias: bool = True
     norms: int = 1
 
-    forms: ClassVar[int] = 2
+    formed: ClassVar[tuple[str, ...]] = ("state",)
 
     @property
     def _inner(self) -> int:

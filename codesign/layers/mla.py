@@ -47,7 +47,7 @@ class MLA:
     gate: bool = False
     norms: int = 1
 
-    forms: ClassVar[int] = 2
+    formed: ClassVar[tuple[str, ...]] = ("qkv", "scan")
 
     def _split(self, hidden: int) -> int:
         """Parameters that are divided by heads."""

@@ -124,36 +124,34 @@ def _hidden(rows: tuple[Timed, ...], execution: Execution) -> tuple[Number, ...]
 
 def _either(second: Number, one: Any, other: Any) -> Any:
     """A row, or a part of it: ``other`` where ``second``, else ``one``; what both have alike stays what it is."""
+    if one is other or isinstance(one, str):
+        return one
     if isinstance(one, tuple):
         parts = [_either(second, a, b) for a, b in zip(one, other, strict=True)]
         return type(one)(*parts) if hasattr(one, "_fields") else tuple(parts)
-    if one is other or isinstance(one, str):
-        return one
     if isinstance(one, float) and isinstance(other, float) and one == other:
         return one
     return jnp.where(second, other, one)
 
 
-def _quickest(best: tuple[Timed, ...], *others: tuple[Timed, ...]) -> tuple[Timed, ...]:
-    """The form of a block that takes the least time, the first where two take the same."""
-    for other in others:
-        quicker = sum(r.time for r in other) < sum(r.time for r in best)
-        best = _either(quicker, best, other)
-    return best
+def _quicker(one: tuple[Timed, ...], other: tuple[Timed, ...]) -> tuple[Timed, ...]:
+    """The form of a block that takes less time, the first where both take the same; what they share is not asked."""
+    if not other:
+        return one
+    differ = [(a, b) for a, b in zip(one, other, strict=True) if a is not b]
+    return _either(sum(b.time for _, b in differ) < sum(a.time for a, _ in differ), one, other)
 
 
 def timed_pass(model: Model, machine: Machine, execution: Execution, mapping: Mapping, step: Step) -> TimedPass:
-    """Count the rows of a pass and time each, once; a block that has several forms takes the quickest."""
+    """Count the rows of a pass and time each, once; a block that has two forms takes the quicker."""
     machine = software_setup(machine, execution)
     rows = pass_rows(model, eqx.tree_at(lambda s: s.machine, step, machine), mapping.pp)
-    further = [form for forms in rows.others for form in forms]
-    sections = (*rows.blocks, *further, rows.embed, rows.head, (rows.hand_off,))
-    times = iter(time_rows([row for section in sections for row in section], machine, execution))
-    *told, embed, head, (hand_off,) = (tuple(next(times) for _ in section) for section in sections)
-    others = iter(told[len(rows.blocks) :])
-    blocks = tuple(
-        _quickest(first, *(next(others) for _ in forms)) for first, forms in zip(told, rows.others, strict=False)
-    )
+    sections = (*rows.blocks, *rows.others, rows.embed, rows.head, (rows.hand_off,))
+    each = {id(row): row for section in sections for row in section}
+    times = dict(zip(each, time_rows(list(each.values()), machine, execution), strict=True))
+    *told, embed, head, (hand_off,) = (tuple(times[id(row)] for row in section) for section in sections)
+    count = len(rows.blocks)
+    blocks = tuple(_quicker(one, other) for one, other in zip(told[:count], told[count:], strict=True))
     return TimedPass(
         blocks=blocks,
         hidden=tuple(_hidden(block, execution) for block in blocks),
