@@ -150,8 +150,10 @@ def validate(
         if out or leave_out:
             raise CodesignError("needs points", key="--points", allowed="a file or a folder")
         from codesign.calibration.components import components
+        from codesign.study.checks import published_checks
 
-        arg.answer(serving.told(store.bundled(workspace)) | {"components": components(workspace)}, as_json, _told)
+        seen = {"components": components(workspace), "single_user": published_checks(workspace)}
+        arg.answer(serving.told(store.bundled(workspace)) | seen, as_json, _told)
         return
     if points.is_file() and (rows := serving.read(points)):
         document, text = serving.validate(rows, folder=store.bundled(workspace), leave_out=leave_out or ())
@@ -201,15 +203,19 @@ def _told(document: dict[str, Any]) -> None:
     out = tables.console()
     rows = [("kernels", name, "", f"{100 * value:.1f}", "", "") for name, value in document["kernels"].items()]
     rows += [("serving", f"held back: {g['quantity']}", *_shares(g)) for g in document["serving"]["check"]]
+    limits = [g for g in document["serving"].get("limits", ()) if g["quantity"] == "tpot_s"]
+    rows += [("serving", f"of these TPOT goes most by {g['by']['limited_by']}", *_shares(g)) for g in limits]
     rows += [("serving", f"{g['by']} left out: {g['name']}", *_shares(g)) for g in document["serving"]["left_out"]]
     heads = ("", "", "n", "median %", "mean %", "bias %")
     out.print(tables.table("error of the shipped constants on what they have not seen", heads, rows, left=2))
+    seen = document["components"] + [row | {"told": row["terms"]} for row in document["single_user"]]
     rows = [
-        (r["name"], f"{r['predicted']:,.0f}", f"{r['published']:,.0f} {r['unit']}", f"{r['ratio']:.2f}", r["told"])
-        for r in document["components"]
+        (r["name"], f"{r['predicted']:,.0f}", f"{r['published']:,.0f} {r['unit']}", f"{r['ratio']:.2f}") for r in seen
     ]
-    heads = ("published, seen by no fit", "predicted", "published", "ratio", "")
-    out.print(tables.table("components and deployments", heads, rows))
+    heads = ("published, seen by no fit", "predicted", "published", "ratio")
+    out.print(tables.table("components, deployments and single users", heads, rows))
+    for r in seen:
+        out.print(f"{r['name']}: {r['told']}", markup=False, soft_wrap=True)
 
 
 def _shares(g: dict[str, Any]) -> tuple[str, ...]:
