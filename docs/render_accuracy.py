@@ -3,8 +3,10 @@
 Each row stands beside the error that it may have at most; a row beyond it is marked, and counted under the table.
 """
 
+import csv
 import json
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -17,6 +19,12 @@ QUANTITIES = {"tpot_s": "TPOT", "board_j_per_output_token": "board energy per ou
 
 #: Points of a kind at least for a row of its own.
 FEWEST = 10
+
+#: Share of points in their intervals; half width over the median error; median error of a chip and model, at most.
+COVERAGE, WIDTH, GROUP = (0.80, 0.97), 2.0, 0.20
+
+#: Generations of which one chip was measured, in kernel tables and in serving points.
+ALONE_KERNELS, ALONE_SERVED = ("hopper",), ("blackwell", "cdna3", "cdna4")
 
 #: The largest error that a row may have: of the median, and of the mean where it has a bar.
 KERNELS = (0.15, None)
@@ -52,6 +60,37 @@ def _line(row: Row) -> str:
     return f"| {' | '.join([row.words, *told, f'**missed**: {bar}' if row.misses else bar])} |"
 
 
+def _alone(numbers: list[dict[str, Any]], generations: tuple[str, ...]) -> int:
+    """Numbers of generations with one measured chip."""
+    return sum(n["level"] == "generation" and n["of"] in generations for n in numbers)
+
+
+def _intervals(g: dict[str, Any]) -> list[str]:
+    """How many points held back lie in their intervals, and how wide these are."""
+    inside, half = g["coverage_90"], g["median_half_width"]
+    ratio = half / g["median_ape"]
+    words = ["" if COVERAGE[0] <= inside <= COVERAGE[1] else ", **missed**", "" if ratio <= WIDTH else ", **missed**"]
+    low, high = (_percent(x, 0) for x in COVERAGE)
+    return [
+        "",
+        f"Intervals of TPOT held back: {_percent(inside, 0)} of the points inside (bar {low} to {high}{words[0]});",
+        f"half width {_percent(half)} in the median, {ratio:.1f} times the median error (bar {WIDTH:g}{words[1]}).",
+    ]
+
+
+def _worst(path: Path) -> str:
+    """The chip and model with the largest median error among points held back."""
+    found: dict[str, list[float]] = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            error = abs(float(row["predicted_s"]) / float(row["measured_s"]) - 1.0)
+            found.setdefault(f"{row['model']} on {row['chip']}", []).append(error)
+    worst = max((median(errors), name) for name, errors in found.items() if len(errors) >= FEWEST)
+    missed = ", **missed**" if worst[0] > GROUP else ""
+    told = f"{worst[1]}, {_percent(worst[0])} (bar {_percent(GROUP, 0)}{missed})"
+    return f"Worst chip and model held back, {FEWEST} points or more: {told}."
+
+
 def render() -> str:
     """The table in Markdown, markers included."""
     folder = ROOT / "arch/measurements"
@@ -82,6 +121,7 @@ def render() -> str:
     missed = [row.words for row in rows if row.misses]
     verdict = f"Bars missed: {len(missed)} of {len(barred)}" + (f" ({'; '.join(missed)})." if missed else ".")
     own = kernels["chip_specific_numbers"] + serving["chip_specific_numbers"]
+    alone = _alone(kernels["numbers"], ALONE_KERNELS) + _alone(serving["numbers"], ALONE_SERVED)
     lines = [
         BEGIN,
         "| predicted against measured | points | median error | mean error | bar, median / mean |",
@@ -89,8 +129,12 @@ def render() -> str:
         *(_line(row) for row in rows),
         "",
         verdict,
+        *_intervals(next(g for g in serving["errors"]["check"] if g["quantity"] == "tpot_s")),
+        _worst(folder / "serving-held-back.csv"),
+        "",
         f"{own} numbers belong to one chip, {kernels['chip_specific_numbers']} of kernels and "
         f"{serving['chip_specific_numbers']} of serving; all others are shared.",
+        f"Of these {alone} belong to generations of which one chip was measured: its relatives start from them.",
         END,
     ]
     return "\n".join(lines)

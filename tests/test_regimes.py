@@ -1,5 +1,6 @@
 """Prefill, midfill, decode and serve: limits into each other, counts by hand, pipelines, and what serving adds."""
 
+from itertools import pairwise
 from typing import Any
 
 import equinox as eqx
@@ -168,12 +169,29 @@ def test_latent_attention_expands_for_long_blocks(layer: MLA, tokens: int) -> No
     # Projections: kv_b sees every token of the context once, the other matrices the new ones.
     hidden, q, c = 7168, 512.0, 4096.0
     here = step(fast, BF16, new=q, cached=c, block=True, form=1)
-    qkv, scan = layer.rows(here, hidden)[:2]
+    qkv, expand, scan = layer.rows(here, hidden)[:3]
     others = sum(w.active for w in layer.weights(hidden)) - layer.heads * layer.value * hidden - layer.up
     norms = layer.norms * hidden + (layer.q_rank or 0) + layer.kv_rank
-    assert float(qkv.tensor) == pytest.approx(2 * q * (others - norms) + 2 * (c + q) * layer.up)
+    assert float(qkv.tensor + expand.tensor) == pytest.approx(2 * q * (others - norms) + 2 * (c + q) * layer.up)
+    assert float(expand.tensor) == pytest.approx(2 * c * layer.up)
     width = layer.nope + layer.rope + layer.value
     assert float(scan.tensor) == pytest.approx(2 * q * (c + (q + 1) / 2) * layer.heads * width)
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "kimi-k3", "glm-5.2"])
+def test_one_more_request_never_serves_sooner(name: str) -> None:
+    """Behind a long prefix: a chunk's latents are expanded once, whatever form the decode tokens of its step take."""
+    c = case("gb200-nvl72", name)
+    where = chunked(mapping(c.model, tp=8, ep=8), 8192.0)
+    flying = np.arange(4.0, 40.0, 2.0)
+    found = [of(SERVE, c, where, Load(n, 1e5, 0.0, 0.0, 64.0, 4000.0, Framework(0.0, 0.0, 1.0))) for n in flying]
+    for metric in ("ttft_s", "tpot_s"):
+        times = [float(getattr(m, metric)) for m in found]
+        assert all(b > a for a, b in pairwise(times)), metric
+    # A prompt waits half a step and then takes its chunk beside the others: no more than both together.
+    alone = of(PREFILL, c, where, prompt(4000.0, 1e5))
+    for m in found:
+        assert float(alone.ttft_s) < float(m.ttft_s) < float(alone.ttft_s) + 2.5 * float(m.pass_s)
 
 
 def test_chunks_do_not_change_what_each_token_costs() -> None:

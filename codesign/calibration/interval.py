@@ -105,7 +105,7 @@ def interval_document(
     case: Case, mapping: Mapping, load: Load, metrics: dict[str, Any], framework: str | None, workspace: Any = None
 ) -> dict[str, Any]:
     """The 90 % interval of an answer's time and of what goes with its inverse, as ``evaluate --json`` has it."""
-    half, words = half_width(case, mapping, load, framework, kernels.bundled(workspace))
+    half, words = half_width(case, mapping, load, framework, kernels.bundled(workspace, "serving"))
     low, high = float(np.exp(-half)), float(np.exp(half))
     found = {k: [metrics[k] * low, metrics[k] * high] for k in SPREAD if metrics.get(k)}
     return {"share": 0.9, "half_width": half, "holds": words, **found}

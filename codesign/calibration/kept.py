@@ -59,9 +59,9 @@ def load_fit(folder: Path, name: str, read: Callable[[dict[str, Any]], tuple[T, 
         n = len(document["numbers"])
     except FileNotFoundError as problem:
         raise CodesignError("no fit here", file=str(path), allowed="run codesign calibrate") from problem
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, OSError, zipfile.BadZipFile) as problem:
+    except (ValueError, LookupError, TypeError, AttributeError, EOFError, OSError, zipfile.BadZipFile) as problem:
         raise CodesignError("damaged; run codesign calibrate again", file=str(path)) from problem
-    if len(lower) != n * (n + 1) // 2 or not known:
+    if len(lower) != n * (n + 1) // 2 or not known or not np.all(np.isfinite(lower)):
         raise CodesignError("does not belong to its covariance or to this version", file=str(path))
     return found, symmetric(lower, n)
 

@@ -131,6 +131,8 @@ def load(folder: Path) -> tuple[Fit, Scatter]:
         theta = np.array([n["u"] for n in numbers], dtype=float)
         half = {k: {int(p): float(x) for p, x in v.items()} for k, v in document["scatter"]["half"].items()}
         edges = {k: [float(x) for x in v] for k, v in document["scatter"]["edges"].items()}
+        if not np.all(np.isfinite([*theta, *terms.mean, *terms.spread])):
+            raise ValueError("numbers are missing")
         return (terms, theta, Scatter(edges, half)), all(t.law in BY_NAME for t in terms.terms)
 
     (terms, theta, scatter), covariance = load_fit(folder, "kernels", read_document)
@@ -146,10 +148,10 @@ def read_errors(folder: Path) -> dict[str, float]:
         raise CodesignError("no fit here", file=str(path), allowed="run codesign calibrate") from problem
 
 
-def bundled(workspace: Any = None) -> Path:
-    """Folder of the fit: that of a workspace which has one, else the one that ships with the program."""
+def bundled(workspace: Any = None, name: str = "kernels") -> Path:
+    """Folder of a fit, ``kernels`` or ``serving``: a workspace's which has one, else the one that ships."""
     from codesign.catalog.loader import load_measurement
 
-    if workspace is not None and (Path(workspace) / FOLDER / "kernels-fit.json").exists():
+    if workspace is not None and (Path(workspace) / FOLDER / f"{name}-fit.json").exists():
         return Path(workspace) / FOLDER
     return load_measurement("execution").origin.path.parent

@@ -119,6 +119,15 @@ def document(points: Sequence[Point], unplaced: Sequence[Mapping[str, Any]], row
     }  # fmt: skip
 
 
+def joined(document: Mapping[str, Any], served: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A document of kernel tables with that of a serving table, ``name``, of their folder; ``overall`` of kernels."""
+    more = [u | {"file": name} for u in served["unplaced"]]
+    return dict(document) | {
+        "rows": document["rows"] + served["rows"], "placed": document["placed"] + served["placed"],
+        "unplaced": [*document["unplaced"], *more], "groups": [*document["groups"], *served["groups"]],
+    }  # fmt: skip
+
+
 def files_of(where: Path) -> list[Path]:
     """Kernel and power tables at a path: a file, or those of a folder."""
     if where.is_dir():

@@ -70,10 +70,12 @@ def calibrate(
     or with --from from the installed package, sampled and split by a hash of each line; serving points from the folder.
     """
     from datetime import UTC, datetime
+    from tempfile import TemporaryDirectory
 
     from codesign.calibration import serving
     from codesign.calibration.validate import calibrate as of_kernels
     from codesign.calibration.validate import placed_in
+    from codesign.files import write_whole
     from codesign.runtime import prepare
 
     if measured is None and package is None:
@@ -81,26 +83,34 @@ def calibrate(
     if measured is not None and not measured.is_dir():
         raise CodesignError("is no folder", file=str(measured), key="--measured", allowed="a folder of CSV files")
     folder = _folder(out, workspace, package)
+    served = {p: rows for p in sorted(measured.glob("*.csv")) if (rows := serving.read(p))} if measured else {}
+    if len(served) > 1:
+        names = ", ".join(p.name for p in served)
+        raise CodesignError(f"{len(served)} serving tables: {names}", file=str(measured), allowed="one")
     prepare()
     today = datetime.now(UTC).date().isoformat()
     found: dict[str, Any] = {"schema": "codesign.calibration/1", "kernels": None, "serving": None}
-    if package is not None:
-        from codesign.calibration import aiconfigurator
+    with TemporaryDirectory() as name:
+        made = Path(name)  # what both fits write, put in place together at the end
+        if package is not None:
+            from codesign.calibration import aiconfigurator
 
-        read = aiconfigurator.read(chip or aiconfigurator.CHIPS, most=most or aiconfigurator.MOST)
-        lines = f"{most or aiconfigurator.MOST} lines per table, chip, kernel and format at most"
-        told = f"codesign calibrate on {aiconfigurator.NAME} {read.version}, {lines}, {today}"
-        found["kernels"] = of_kernels(aiconfigurator.samples(read), folder, told) | {"package": read.document()}
-    elif chip or most:
-        raise CodesignError("chooses lines of a package", key="--chip, --most", allowed="with --from")
-    elif measured is not None and any(measured.glob("kernels-*.csv")):
-        told = f"codesign calibrate on {measured.name}/kernels-*.csv, {today}"
-        found["kernels"] = of_kernels(placed_in(measured), folder, told)
-    for path in sorted(measured.glob("*.csv")) if measured is not None else ():
-        if rows := serving.read(path):
-            found["serving"] = serving.calibrate(rows, folder, f"codesign calibrate on {path.name}, {today}")
-    if found["kernels"] is None and found["serving"] is None:
-        raise CodesignError("nothing to fit", file=str(measured), allowed="kernel tables or serving points")
+            read = aiconfigurator.read(chip or aiconfigurator.CHIPS, most=most or aiconfigurator.MOST)
+            lines = f"{most or aiconfigurator.MOST} lines per table, chip, kernel and format at most"
+            told = f"codesign calibrate on {aiconfigurator.NAME} {read.version}, {lines}, {today}"
+            found["kernels"] = of_kernels(aiconfigurator.samples(read), made, told) | {"package": read.document()}
+        elif chip or most:
+            raise CodesignError("chooses lines of a package", key="--chip, --most", allowed="with --from")
+        elif measured is not None and any(measured.glob("kernels-*.csv")):
+            told = f"codesign calibrate on {measured.name}/kernels-*.csv, {today}"
+            found["kernels"] = of_kernels(placed_in(measured), made, told)
+        for path, rows in served.items():
+            kernels = made if found["kernels"] else folder
+            told = f"codesign calibrate on {path.name}, {today}"
+            found["serving"] = serving.calibrate(rows, made, told, kernels)
+        if found["kernels"] is None and found["serving"] is None:
+            raise CodesignError("nothing to fit", file=str(measured), allowed="kernel tables or serving points")
+        write_whole({folder / p.name: p.read_bytes() for p in sorted(made.iterdir())})
     arg.answer(found, as_json, _fits)
 
 
@@ -142,6 +152,7 @@ def validate(
     published figures of components and deployments, which no fit has seen.
     """
     from codesign.calibration import serving, store
+    from codesign.calibration.validate import joined
     from codesign.calibration.validate import validate as of_kernels
     from codesign.runtime import prepare
 
@@ -153,10 +164,11 @@ def validate(
         from codesign.study.checks import published_checks
 
         seen = {"components": components(workspace), "single_user": published_checks(workspace)}
-        arg.answer(serving.told(store.bundled(workspace)) | seen, as_json, _told)
+        arg.answer(serving.told(store.bundled(workspace, "serving")) | seen, as_json, _told)
         return
     if points.is_file() and (rows := serving.read(points)):
-        document, text = serving.validate(rows, folder=store.bundled(workspace), leave_out=leave_out or ())
+        folder = store.bundled(workspace, "serving")
+        document, text = serving.validate(rows, folder=folder, leave_out=leave_out or ())
         if out is not None:
             from codesign.files import write_text
 
@@ -167,11 +179,12 @@ def validate(
         raise CodesignError("kernel tables have no models", key="--leave-out", allowed="one chip")
     if out is not None:
         raise CodesignError("is written for serving points only", key="--out", allowed="a table of serving points")
-    arg.answer(
-        of_kernels(points, folder=store.bundled(workspace), leave_out=leave_out[0] if leave_out else None),
-        as_json,
-        lambda d: _draw(d, "predicted against measured"),
-    )
+    document = of_kernels(points, folder=store.bundled(workspace), leave_out=leave_out[0] if leave_out else None)
+    for path in sorted(points.glob("*.csv")) if points.is_dir() and not leave_out else ():
+        if rows := serving.read(path):
+            served = serving.validate(rows, folder=store.bundled(workspace, "serving"))[0]
+            document = joined(document, served, path.name)
+    arg.answer(document, as_json, lambda d: _draw(d, "predicted against measured"))
 
 
 def _fits(document: dict[str, Any]) -> None:
@@ -243,6 +256,9 @@ def _draw(document: dict[str, Any], title: str) -> None:
     reasons: dict[str, list[int]] = {}
     for u in document["unplaced"]:
         reasons.setdefault(u["reason"], []).append(u["row"])
+    if beyond := [u["row"] for u in document.get("beyond_memory", ())]:
+        some = ", ".join(str(n) for n in beyond[:LINES]) + (", ..." if len(beyond) > LINES else "")
+        out.print(f"{len(beyond):,} predicted although the model does not fit there (line {some})", soft_wrap=True)
     for reason, lines in reasons.items():
         some = ", ".join(str(n) for n in lines[:LINES]) + (", ..." if len(lines) > LINES else "")
         what = f"{len(lines):,} lines" if len(lines) > 1 else "1 line"

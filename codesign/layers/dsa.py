@@ -47,7 +47,7 @@ class DSA:
     shared_index: bool = False
     norms: int = 1
 
-    formed: ClassVar[tuple[str, ...]] = ("qkv", "scan")
+    formed: ClassVar[tuple[str, ...]] = ("expand", "scan")
 
     @property
     def _dense(self) -> MLA:

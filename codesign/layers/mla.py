@@ -47,7 +47,7 @@ class MLA:
     gate: bool = False
     norms: int = 1
 
-    formed: ClassVar[tuple[str, ...]] = ("qkv", "scan")
+    formed: ClassVar[tuple[str, ...]] = ("expand", "scan")
 
     def _split(self, hidden: int) -> int:
         """Parameters that are divided by heads."""
@@ -120,6 +120,20 @@ class MLA:
             streams=step.batch * heads * (step.new / QUERY_TILE + 1.0),
         )
 
+    def _expand(self, step: Step, form: "Form") -> Row:
+        """Keys and values of the cached tokens out of their latents; those of new tokens are among ``qkv``.
+
+        A sequence's own work; its launch is one of the projections'.
+        """
+        return Row(
+            "expand",
+            "gemm",
+            tensor=2.0 * (form.expanded - step.tokens) * self.up / step.tp,
+            dtype=step.precision.math["attention"],
+            rows=form.expanded,
+            width=self.heads / step.tp * (self.nope + self.value),
+        )
+
     def rows(self, step: Step, hidden: int) -> list[Row]:
         return self.rows_of(step, hidden, self.expanded(step) if step.form else self.absorbed(step))
 
@@ -129,11 +143,9 @@ class MLA:
         t, heads = step.tokens, self.heads / step.tp
         latent = self.kv_rank + self.rope
         projected = self._copied(hidden) + (self._split(hidden) - self.heads * self.value * hidden) / step.tp
-        qkv = gemm("qkv", projected, t, hidden, heads * (latent + self.value), "attention", step, launches=4.0)
-        if step.form:
-            qkv = qkv._replace(tensor=qkv.tensor + 2.0 * (form.expanded - t) * self.up / step.tp)
         return [
-            qkv,
+            gemm("qkv", projected, t, hidden, heads * (latent + self.value), "attention", step, launches=4.0),
+            *([self._expand(step, form)] if step.block or step.form else []),
             Row(
                 "scan",
                 "attention",

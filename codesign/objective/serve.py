@@ -38,8 +38,8 @@ from codesign.precision import Precision
 from codesign.residency import residency
 from codesign.work import accepted_tokens
 
-#: Kernel families in which each sequence works for itself.
-OWN = ("attention", "state")
+#: Kernel families, and a row of another, in which each sequence works for itself.
+OWN, OWN_ROW = ("attention", "state"), "expand"
 
 
 class Parts(NamedTuple):
@@ -72,7 +72,7 @@ def parts_of(model: Model, timed: TimedPass) -> Parts:
     sent: Number = 0.0
     peak: Number = 0.0
     for n, rows, hidden in zip(counts, timed.blocks, timed.hidden, strict=True):
-        mine = [r.row.family in OWN for r in rows]
+        mine = [r.row.family in OWN or r.row.name == OWN_ROW for r in rows]
         attention.append(sum((r.time for r, a in zip(rows, mine, strict=True) if a), 0.0))
         joint.append(sum(r.time - h for r, a, h in zip(rows, mine, hidden, strict=True) if not a))
         own = own + n * sum((r.energy for r, a in zip(rows, mine, strict=True) if a), 0.0)

@@ -124,7 +124,7 @@ class DSA(MLA):
         self, plain: jax.Array, turned: jax.Array, cache: jax.Array, choices: list[jax.Array], _: Part
     ) -> jax.Array:
         """Every query scans the keys of everything it sees, all but the chosen ones masked."""
-        k, v = self.expanding(cache)
+        k, v = self.expanding(cache, len(choices))
         q = jnp.concatenate([plain, turned], axis=-1)
         answers = []
         with jax.named_scope("scan"):

@@ -77,13 +77,20 @@ class MLA(Reference):
         with jax.named_scope("qkv"):
             return jnp.einsum("bntr,rnv->bntv", answer, self.up_v[...])
 
-    def expanding(self, cache: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Keys (batch, heads, tokens, nope + rope) and values of every head."""
+    def expanding(self, cache: jax.Array, new: int) -> tuple[jax.Array, jax.Array]:
+        """Keys (batch, heads, tokens, nope + rope) and values of every head; the last ``new`` tokens are new."""
         s = self.shape
         latent, shared = cache[..., : s.kv_rank], cache[..., s.kv_rank :]
+        before = latent.shape[1] - new
+
+        def made(part: jax.Array) -> tuple[jax.Array, jax.Array]:
+            k = jnp.einsum("bkr,rnd->bnkd", part, self.up_k[...])
+            return k, jnp.einsum("bkr,rnv->bnkv", part, self.up_v[...])
+
+        with jax.named_scope("expand"):
+            old = made(latent[:, :before])
         with jax.named_scope("qkv"):
-            k = jnp.einsum("bkr,rnd->bnkd", latent, self.up_k[...])
-            v = jnp.einsum("bkr,rnv->bnkv", latent, self.up_v[...])
+            k, v = (jnp.concatenate(pair, axis=2) for pair in zip(old, made(latent[:, before:]), strict=True))
             return jnp.concatenate([k, jnp.broadcast_to(shared[:, None], (*k.shape[:3], s.rope))], axis=-1), v
 
     def output(self, x: jax.Array, answer: jax.Array, part: Part) -> jax.Array:
@@ -102,7 +109,7 @@ class MLA(Reference):
         cache = appended(cache, latent, part)
         within: dict[str, Any] = {"cached": cache.shape[1] - new, "reach": None, "chunk": None}
         if self.expanded:
-            k, v = self.expanding(cache)
+            k, v = self.expanding(cache, new)
             with jax.named_scope("scan"):
                 q = jnp.concatenate([plain, turned], axis=-1)[:, :, None]
                 answer = scan(q, k, v, tile=self.tile, **within)[0][:, :, 0]

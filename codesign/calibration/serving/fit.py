@@ -150,7 +150,7 @@ def fit_power(programs: Sequence[Program], found: Served) -> Power:
         kept = (p.points.splits == "fit") & np.isfinite(p.points.joules)
         if not kept.any():
             continue
-        board, tokens = p.watts(p.arguments(found.shifts, found.theta))
+        board, tokens, _ = p.watts(p.arguments(found.shifts, found.theta))
         machine = p.points.machine
         for column, values in zip(
             (drawn, static, limit, rate, joules),

@@ -45,6 +45,7 @@ class Predicted:
         half: half width of the 90 % interval in log time, (n,).
         joules: predicted board energy per output token [J], (n,).
         limited: what each goes most by, a key of `LIMITS`.
+        lacks: memory that a chip lacks, 0 where the point fits [B], (n,).
     """
 
     points: Points
@@ -52,6 +53,7 @@ class Predicted:
     half: np.ndarray
     joules: np.ndarray
     limited: tuple[str, ...]
+    lacks: np.ndarray
 
 
 #: What can limit a point, and the constants and overheads by whose rates it then goes.
@@ -171,11 +173,11 @@ def predict(program: Program, found: Served, scatter: Mapping[str, float], *, wi
             half[i] = max(half[i], scatter.get(NEW_MODEL, 0.0))
         if chip == without or chip not in scatter:
             half[i] = max(half[i], scatter.get(NEW_CHIP, 0.0))
-    board, rate = program.watts(w)
+    board, rate, lacks = program.watts(w)
     machine = program.points.machine
     watts = found.power.board(board, np.asarray(machine.static_power), np.asarray(machine.power_limit))
     half = np.sqrt(half**2 + Z90**2 * variance)
-    return Predicted(program.points, np.exp(program.predict(w)), half, watts / rate, limits_of(w, slopes))
+    return Predicted(program.points, np.exp(program.predict(w)), half, watts / rate, limits_of(w, slopes), lacks)
 
 
 def scatter_of(programs: Sequence[Program], found: Served) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Predicted log TPOT of serving points as a function of constants and overheads, and its derivatives (forward mode)."""
 
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -30,11 +31,15 @@ class Program:
     Attributes:
         points: the lines.
         base: u of the kernels' constants of each line, and zeros for the overheads, (n, constants and overheads).
+
+    Args:
+        points: the lines.
+        folder: of the kernels' fit, see `codesign.calibration.serving.terms.kernels_beside`.
     """
 
-    def __init__(self, points: Points) -> None:
+    def __init__(self, points: Points, folder: Path | None = None) -> None:
         self.points = points
-        kernels = np.array([kernels_of(c) for c in points.chips])
+        kernels = np.array([kernels_of(c, folder=folder) for c in points.chips])
         self.base = np.concatenate([kernels, np.zeros((len(points), 2))], axis=1)
         estimates = published()
         chosen = {name: estimates(name) for name in CHOSEN}
@@ -69,7 +74,8 @@ class Program:
 
         def watts(w: Any, rest: Any) -> Any:
             found = jax.vmap(metrics)(w, *rest)
-            return found.board_power_w, found.tokens_per_s_per_chip
+            lacks = jnp.maximum(found.memory.total - found.memory.capacity, 0.0)
+            return found.board_power_w, found.tokens_per_s_per_chip, lacks
 
         self._arrays = arrays
         self._values, self._slopes, self._watts = jax.jit(values), jax.jit(slopes), jax.jit(watts)
@@ -86,7 +92,9 @@ class Program:
         """Derivative of log TPOT by every constant and overhead, (n, constants and overheads)."""
         return np.asarray(self._slopes(arguments, self._arrays))
 
-    def watts(self, arguments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What a board draws by static power and the work's energy [W], and its output tokens per second, (n,)."""
-        board, rate = self._watts(arguments, self._arrays)
-        return np.asarray(board), np.asarray(rate)
+    def watts(self, arguments: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What a board draws by static power and the work's energy [W], its output tokens per second, and the bytes
+        of memory that a chip lacks for the point [B], each (n,).
+        """
+        board, rate, lacks = self._watts(arguments, self._arrays)
+        return np.asarray(board), np.asarray(rate), np.asarray(lacks)

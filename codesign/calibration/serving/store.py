@@ -27,6 +27,9 @@ from codesign.execution import NAMES, UNITS
 
 SCHEMA = "codesign.serving/1"
 
+#: A number tells nothing new where its deviation stays above this share of the prior's and it moved less than this.
+UNTOLD, MOVED = 0.98, 0.05
+
 
 def _vendors(shifts: Shifts) -> list[str]:
     return sorted({s.owner for s in shifts.shifts if s.level == "vendor"})
@@ -42,13 +45,16 @@ def owners(shifts: Shifts) -> dict[str, Line]:
     found = {"served": Line(nobody, nobody, nobody)}
     found |= {f"served-{v}": Line(nobody, v, nobody) for v in _vendors(shifts)}
     maker = {g: "amd" if g.startswith("cdna") else "nvidia" for g in SERVED}
-    for generation in SERVED:
+    measured = {s.owner for s in shifts.shifts if s.level == "generation"}
+    for generation in [g for g in SERVED if g in measured]:
         found[f"served-{generation}"] = Line(f"\0{generation}", maker[generation], nobody)
     return found | {f"served-{c}": Line(c, maker[generation_of(c)], nobody) for c in _chips(shifts)}
 
 
-def _constants(line: Line, fit: Served) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """The u of each constant, its standard deviation, and aliases of the file."""
+def _constants(
+    line: Line, fit: Served, kernels: Path | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
+    """The u of each constant, its standard deviation, whether a point told anything of it, and the file's aliases."""
     generation = line.chip[1:] if line.chip.startswith("\0") and len(line.chip) > 1 else None
     shifts = fit.shifts
     if generation:
@@ -64,20 +70,22 @@ def _constants(line: Line, fit: Served) -> tuple[np.ndarray, np.ndarray, tuple[s
         )[0]
     else:
         seen = shifts.sees([line])[0]
-    base = kernels_of(None if line.chip.startswith("\0") else line.chip, generation)
+    base = kernels_of(None if line.chip.startswith("\0") else line.chip, generation, kernels)
     onto = shifts.onto[:, : len(LAWS)]
     u = np.array(base) + (seen * fit.theta) @ onto
     spread = onto.T * seen
     deviation = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", spread, fit.covariance, spread), 0.0))
+    before = np.sqrt(np.einsum("ij,j->i", spread**2, shifts.spread**2))
+    told = (deviation < UNTOLD * before) | (np.abs(u - base) > MOVED * before)
     aliases: tuple[str, ...] = ()
     if generation:
         aliases = tuple(f"served-{c}" for c in SERVED[generation] if c not in _chips(shifts))
-    return u, deviation, aliases
+    return u, deviation, told, aliases
 
 
-def constants_file(name: str, line: Line, fit: Served, source: str) -> str:
-    """One file of constants as TOML."""
-    u, deviation, aliases = _constants(line, fit)
+def constants_file(name: str, line: Line, fit: Served, source: str, kernels: Path | None = None) -> str:
+    """One file of constants as TOML; what no point tells anything of stands as the kernels have it, and says so."""
+    u, deviation, told, aliases = _constants(line, fit, kernels)
     estimates = published()
     whose = name.removeprefix("served").removeprefix("-") or "all chips measured"
     lines = [
@@ -103,7 +111,10 @@ def constants_file(name: str, line: Line, fit: Served, source: str) -> str:
         read = FORMS[LAWS[i].form].read
         value, low, high = (float(read(x)) for x in (u[i], u[i] - Z90 * deviation[i], u[i] + Z90 * deviation[i]))
         span = f', range = ["{low:.4g}{unit}", "{high:.4g}{unit}"]' if deviation[i] > 0.0 else ""
-        lines.append(f'{constant} = {{ value = "{value:.4g}{unit}", kind = "fitted", source = "{source}"{span} }}')
+        kind, whence = "fitted", source
+        if not told[i]:
+            kind, whence = "assumption", "as the kernels' fit or its prior has it; no serving point goes by it"
+        lines.append(f'{constant} = {{ value = "{value:.4g}{unit}", kind = "{kind}", source = "{whence}"{span} }}')
     return "\n".join([*lines, ""])
 
 
@@ -182,6 +193,7 @@ def save(
     source: str,
     errors: Mapping[str, Any],
     points: Iterable[Mapping[str, Any]] = (),
+    kernels: Path | None = None,
 ) -> list[Path]:
     """Write all files of a fit into a folder, or none; returns their paths.
 
@@ -190,8 +202,10 @@ def save(
         source: of the numbers, for their files.
         errors: on what was held back and left out.
         points: held back, with `HELD_BACK` as keys.
+        kernels: folder of the kernels' fit on which this one stands.
     """
-    texts = {f"{name}.toml": constants_file(name, line, fit, source) for name, line in owners(fit.shifts).items()}
+    named = owners(fit.shifts).items()
+    texts = {f"{name}.toml": constants_file(name, line, fit, source, kernels) for name, line in named}
     texts["frameworks.toml"] = frameworks_file(fit, source)
     texts["serving-held-back.csv"] = held_back_file(points)
     return save_fit(folder, "serving", texts, fit_document(fit, scatter, source, errors), fit.covariance)
@@ -214,6 +228,8 @@ def load(folder: Path) -> tuple[Served, dict[str, float], dict[str, Any]]:
         )
         theta = np.array([n["u"] for n in numbers], dtype=float)
         scatter = {k: float(v) for k, v in document["scatter"].items()}
+        if "" not in scatter or not np.all(np.isfinite([*theta, *shifts.mean, *shifts.spread, *scatter.values()])):
+            raise ValueError("numbers are missing")
         found = shifts, theta, Power(**document["power"]), scatter, dict(document["errors"])
         return found, all(s.what in known for s in shifts.shifts)
 

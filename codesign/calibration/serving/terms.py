@@ -12,6 +12,7 @@ for grouped products: a server runs the same kernels, in worse company.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -119,7 +120,7 @@ class Shifts:
         return np.array(rows)
 
     def chip_specific(self) -> int:
-        """Numbers that belong to one chip, or to a generation of one chip."""
+        """Numbers that belong to one chip; those of a generation are shared by its chips, measured or not."""
         return sum(s.level == "chip" for s in self.shifts)
 
 
@@ -146,19 +147,19 @@ def shifts_of(lines: Iterable[Line]) -> Shifts:
     return Shifts(tuple(s for s, _, _ in found), np.array([m for _, m, _ in found]), np.array([x for _, _, x in found]))
 
 
-@lru_cache
-def _kernel_fit() -> Fit:
-    return store.load(store.bundled())[0]
+@lru_cache(maxsize=8)
+def _kernel_fit(folder: Path, written: int) -> Fit:  # noqa: ARG001 - another file is another fit
+    return store.load(folder)[0]
+
+
+def kernels_beside(folder: Path | None) -> Path:
+    """Folder of the kernels' fit that a fit to serving points in ``folder`` stands on: there, or the one that ships."""
+    return folder if folder is not None and (folder / "kernels-fit.json").exists() else store.bundled()
 
 
 @lru_cache(maxsize=512)
-def kernels_of(chip: str | None, generation: str | None = None) -> tuple[float, ...]:
-    """The u of each constant of a chip's kernels; of a generation, or of all chips, where no chip is given.
-
-    Grouped products start from the published estimates: servers run other kernels for them than the tables have, and
-    constants of those carried over badly to models that were left out.
-    """
-    found = _kernel_fit()
+def _kernels(chip: str | None, generation: str | None, folder: Path, written: int) -> tuple[float, ...]:
+    found = _kernel_fit(folder, written)
     generation = generation or (kernel_generation(chip) if chip else None)
     kernels = DEFAULT_KERNELS.get(generation, DEFAULT_KERNELS[None])
     u = found.terms.matrix(chip, kernels, generation) @ found.theta
@@ -166,3 +167,17 @@ def kernels_of(chip: str | None, generation: str | None = None) -> tuple[float, 
         if term.level == "all" and term.law in GROUPED:
             u[PLACE[term.law]] = mean
     return tuple(u)
+
+
+def kernels_of(chip: str | None, generation: str | None = None, folder: Path | None = None) -> tuple[float, ...]:
+    """The u of each constant of a chip's kernels; of a generation, or of all chips, where no chip is given.
+
+    Grouped products start from the published estimates: servers run other kernels for them than the tables have, and
+    constants of those carried over badly to models that were left out.
+
+    Args:
+        chip, generation: whose.
+        folder: of the fit, see `kernels_beside`.
+    """
+    where = kernels_beside(folder)
+    return _kernels(chip, generation, where, (where / "kernels-fit.json").stat().st_mtime_ns)

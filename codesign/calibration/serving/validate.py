@@ -24,6 +24,7 @@ from codesign.calibration.serving.predict import (
     summary,
 )
 from codesign.calibration.serving.program import Program
+from codesign.calibration.serving.terms import kernels_beside
 from codesign.errors import CodesignError
 
 #: Groups of the error table, coarse to fine.
@@ -55,7 +56,16 @@ def read(path: Path) -> list[dict[str, str]] | None:
         if None in row:
             columns = f"{len(row) - 1} cells, as in the first line"
             raise CodesignError("has more cells than columns", file=str(path), key=f"line {i + 2}", allowed=columns)
-    return rows if set(COLUMNS) <= {k for k in rows[0] if k} else None
+    columns = [k for k in rows[0] if k]
+    missing = [k for k in COLUMNS if k not in columns]
+    if not missing:
+        return rows
+    if len(columns) == 1 and ";" in columns[0]:
+        raise CodesignError("is separated by semicolons", file=str(path), key="line 1", allowed="commas")
+    if len(missing) <= len(COLUMNS) // 2:
+        told = f"lacks {'columns' if len(missing) > 1 else 'column'} {', '.join(missing)} of a serving table"
+        raise CodesignError(told, file=str(path), key="line 1", allowed=", ".join(COLUMNS))
+    return None
 
 
 def _by(row: Mapping[str, str]) -> dict[str, str]:
@@ -106,6 +116,10 @@ def document(rows: Sequence[Mapping[str, str]], found: Sequence[Predicted], left
         "schema": "codesign.validation/1", "rows": len(rows), "placed": len(rows) - len(left),
         "unplaced": [{"row": i + 2, "reason": reason} for i, reason in sorted(left.items())],
         "twins": len(doubled), "overall": told(tpot) if tpot else None, "groups": groups,
+        "beyond_memory": [
+            {"row": int(i) + 2, "lacks_bytes": float(x)}
+            for p in found for i, x in zip(p.points.lines, p.lacks, strict=True) if x > 0.0
+        ],
     }  # fmt: skip
 
 
@@ -113,11 +127,12 @@ def written(rows: Sequence[Mapping[str, str]], found: Sequence[Predicted], left:
     """The table with its predictions beside it, as CSV."""
     out: list[dict[str, Any]] = [dict(row) for row in rows]
     for p in found:
-        for i, tpot, half, joules in zip(p.points.lines, p.tpot, p.half, p.joules, strict=True):
+        for i, tpot, half, joules, lacks in zip(p.points.lines, p.tpot, p.half, p.joules, p.lacks, strict=True):
             out[int(i)] |= {
                 "predicted_tpot_s": f"{tpot:.6g}", "predicted_tpot_s_lo": f"{tpot * np.exp(-half):.6g}",
                 "predicted_tpot_s_hi": f"{tpot * np.exp(half):.6g}",
-                "predicted_board_j_per_output_token": f"{joules:.6g}", "placed": "1", "reason": "",
+                "predicted_board_j_per_output_token": f"{joules:.6g}", "placed": "1",
+                "reason": f"does not fit: each chip lacks {lacks / 1e9:.3g} GB" if lacks > 0.0 else "",
             }  # fmt: skip
     for i, reason in left.items():
         out[i] |= dict.fromkeys(PREDICTED, "") | {"placed": "0", "reason": reason}
@@ -141,10 +156,18 @@ def held_back(found: Iterable[Predicted]) -> list[dict[str, Any]]:
 
 
 def told(folder: Path) -> dict[str, Any]:
-    """The errors that a fit was told with: of kernels by group, of serving held back and left out."""
+    """The errors that the fits were told with: of kernels by group, of serving held back and left out."""
     from codesign.calibration.store import read_errors
 
-    return {"schema": "codesign.accuracy/1", "kernels": read_errors(folder), "serving": store.load(folder)[2]}
+    kernels = read_errors(kernels_beside(folder))
+    return {"schema": "codesign.accuracy/1", "kernels": kernels, "serving": store.load(folder)[2]}
+
+
+def _fitted(points: Sequence[Points], out: Out) -> bool:
+    """Whether anything is left to fit, and anything with a time to predict."""
+    timed = [np.isfinite(p.tpot) for p in points]
+    shown = any(bool(np.any(t & (p.splits == "fit") & out.shown(p))) for p, t in zip(points, timed, strict=True))
+    return shown and any(bool(np.any(t & out.predicted(p))) for p, t in zip(points, timed, strict=True))
 
 
 def _out(points: Sequence[Points], names: Sequence[str]) -> Out:
@@ -180,7 +203,7 @@ def validate(
         CodesignError: no line can be placed, or none is of what is left out.
     """
     points, left = place(rows)
-    programs = [Program(p) for p in points]
+    programs = [Program(p, folder) for p in points]
     fitted, scatter, _ = store.load(folder)
     if not points:
         i, reason = next(iter(left.items()))
@@ -189,7 +212,7 @@ def validate(
         found = [predict(p, fitted, scatter) for p in programs]
         return document(rows, found, left), written(rows, found, left)
     out = _out(points, leave_out)
-    chosen = [Program(p.take(mine)) for p in points if (mine := out.predicted(p)).any()]
+    chosen = [Program(p.take(mine), folder) for p in points if (mine := out.predicted(p)).any()]
     if not chosen:
         raise CodesignError(
             f"no lines of {out.name}", key="--leave-out", allowed="a chip and a model measured together"
@@ -197,11 +220,21 @@ def validate(
     again = replace(fit(programs, keep=out.shown), power=fitted.power)
     wider = {k: v for k, v in scatter.items() if not {out.chip, out.model} & set(k.split("|"))}
     found = [predict(p, again, wider, without=out.chip) for p in chosen]
+    told = {int(i) for p in chosen for i in p.points.lines}
+    left |= {i: f"not of what is left out, {out.name}" for i in range(len(rows)) if i not in told and i not in left}
     return document(rows, found, left), written(rows, found, left)
 
 
-def calibrate(rows: Sequence[Mapping[str, str]], out: Path, source: str) -> dict[str, Any]:
+def calibrate(rows: Sequence[Mapping[str, str]], out: Path, source: str, kernels: Path | None = None) -> dict[str, Any]:
     """Fit to the lines of split ``fit``, try it on every chip and model left out, and write the files of `store`.
+
+    A chip or a model is left out where others have lines to fit.
+
+    Args:
+        rows: lines with `COLUMNS`, and ``split``.
+        out: folder of the files.
+        source: said in every one of them.
+        kernels: folder of the kernels' fit on which this one stands; what ships where None.
 
     Returns:
         the error document, with ``files``, ``numbers``, ``chip_specific_numbers`` and ``left_out``.
@@ -210,7 +243,7 @@ def calibrate(rows: Sequence[Mapping[str, str]], out: Path, source: str) -> dict
     numbers = [i for i in range(len(rows)) if i not in doubled]
     kept = [rows[i] for i in numbers]
     points, left = place(kept)
-    programs = [Program(p) for p in points]
+    programs = [Program(p, kernels) for p in points]
     found = fit(programs)
     found = replace(found, power=fit_power(programs, found))
     scatter = scatter_of(programs, found)
@@ -219,7 +252,7 @@ def calibrate(rows: Sequence[Mapping[str, str]], out: Path, source: str) -> dict
         *(Out(chip=c) for c in sorted({c for c, _ in pairs})),
         *(Out(model=m) for m in sorted({m for _, m in pairs})),
     ]
-    trials = [leave_out(programs, found, out) for out in outs]
+    trials = [leave_out(programs, found, one) for one in outs if _fitted(points, one)]
     for key, by in ((NEW_CHIP, "chip"), (NEW_MODEL, "model")):
         ratios = [np.abs(t.log_ratio) for t in trials if t.out.by == by]
         if ratios:
@@ -227,14 +260,15 @@ def calibrate(rows: Sequence[Mapping[str, str]], out: Path, source: str) -> dict
     predicted = [predict(p, found, scatter) for p in programs]
     told = document(kept, predicted, left)
     out_errors = [{"by": t.out.by, "name": t.out.name, **summary(t.log_ratio)} for t in trials]
-    both = [leave_out(programs, found, Out(c, m)) for c, m in pairs]
-    together = np.concatenate([t.log_ratio for t in both])
-    out_errors.append({"by": both[0].out.by, "name": f"each of {len(both)} pairs", **summary(together)})
+    both = [leave_out(programs, found, one) for c, m in pairs if _fitted(points, one := Out(c, m))]
+    if both:
+        together = np.concatenate([t.log_ratio for t in both])
+        out_errors.append({"by": both[0].out.by, "name": f"each of {len(both)} pairs", **summary(together)})
     checks = [g for g in told["groups"] if g["by"].get("split") == "check" and len(g["by"]) == 1]
     told["unplaced"] = [u | {"row": numbers[u["row"] - 2] + 2} for u in told["unplaced"]]
     limits = [g for g in told["groups"] if g["by"].get("split") == "check" and "limited_by" in g["by"]]
     errors = {"check": checks, "left_out": out_errors, "limits": limits}
-    files = store.save(out, found, scatter, source, errors, held_back(predicted))
+    files = store.save(out, found, scatter, source, errors, held_back(predicted), kernels)
     return told | {
         "files": [p.name for p in files], "numbers": len(found.shifts), "left_out": out_errors,
         "chip_specific_numbers": found.shifts.chip_specific(),

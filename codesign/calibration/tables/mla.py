@@ -37,7 +37,7 @@ def _rows(layer: MLA, step: Step, context: bool) -> list[Row]:
     else:
         streams = step.batch * max(layer.heads / 64.0, 1.0)
     scan = rows["scan"]._replace(streams=streams)
-    return [rows["qkv"], scan, rows["output"]]
+    return [rows["qkv"], scan, rows["output"], *([rows["expand"]] if context else [])]
 
 
 def place(columns: Columns) -> Iterable[Group]:
