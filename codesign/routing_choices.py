@@ -21,6 +21,9 @@ DISPATCH = ("token", "route")
 #: What becomes of routes beyond an expert's capacity.
 OVERFLOW = ("drop", "reroute")
 
+#: The largest capacity factor that is told from none: with 1,000 times the mean an expert takes all there is.
+MAX_CAPACITY = 1000.0
+
 
 class Routing(eqx.Module):
     """Choices of the expert bank.
@@ -104,22 +107,23 @@ def routing_of(
     """The choices by their options; None where all are plain.
 
     Raises:
-        CodesignError: a number of copies below 0, a factor below 1, an unknown word.
+        CodesignError: a number of copies below 0, a factor outside 1 to 1,000 (or infinite: none), an unknown word.
     """
     if not 0.0 <= copies < float("inf"):
         raise CodesignError(f"{copies!r} redundant experts", key="--copies", allowed="0 or more")
-    if capacity_factor is not None and not capacity_factor >= 1.0:
-        raise CodesignError(f"a capacity of {capacity_factor!r} means", key="--capacity-factor", allowed="1 or more")
+    limit = None if capacity_factor in (None, float("inf")) else capacity_factor
+    if limit is not None and not 1.0 <= limit <= MAX_CAPACITY:
+        allowed = f"1 to {MAX_CAPACITY:,.0f}, or none for experts that take all"
+        raise CodesignError(f"a capacity of {limit!r} means", key="--capacity-factor", allowed=allowed)
     if dispatch not in DISPATCH:
         raise CodesignError(f"unknown dispatch {dispatch!r}", key="--dispatch", allowed=", ".join(DISPATCH))
     if overflow not in OVERFLOW:
         raise CodesignError(f"unknown overflow {overflow!r}", key="--overflow", allowed=", ".join(OVERFLOW))
     if capacity_factor is None and overflow != OVERFLOW[0]:
         raise CodesignError("has no meaning without a capacity", key="--overflow", allowed="with --capacity-factor")
-    infinite = capacity_factor is None or capacity_factor == float("inf")
-    if copies == 0.0 and infinite and dispatch == "token":
+    if copies == 0.0 and limit is None and dispatch == "token":
         return None
     return Routing(
-        float(copies), None if infinite else float(capacity_factor or 1.0), float(overflow == "reroute"),
+        float(copies), None if limit is None else float(limit), float(overflow == "reroute"),
         float(dispatch == "route"), copies > 0.0,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from codesign.catalog.workloads import ModelFile
 from codesign.cli import run
 from codesign.errors import CodesignError
 from codesign.model import Model, model_of, stages
+from codesign.routing_choices import routing_of
 
 CONFIGS = Path(__file__).parent / "data" / "hf-configs"
 
@@ -133,97 +134,8 @@ def test_the_step_stub_is_refused_for_its_missing_heads_and_complete_with_them()
 
 COMMON = {"tie_word_embeddings": False, "torch_dtype": "bfloat16", "max_position_embeddings": 131072}
 
-OTHERS: dict[str, dict[str, Any]] = {
-    "qwen3-next-80b-a3b": {
-        "architectures": ["Qwen3NextForCausalLM"], "hidden_size": 2048, "vocab_size": 151936, "num_hidden_layers": 48,
-        "full_attention_interval": 4, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
-        "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
-        "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "num_experts": 512, "num_experts_per_tok": 10,
-        "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "attention_bias": False,
-    },
-    "minimax-m1": {
-        "architectures": ["MiniMaxM1ForCausalLM"], "hidden_size": 6144, "vocab_size": 200064, "num_hidden_layers": 80,
-        "attn_type_list": ([0] * 7 + [1]) * 10, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128,
-        "num_local_experts": 32, "num_experts_per_tok": 2, "intermediate_size": 9216, "shared_intermediate_size": 0,
-    },
-    "minimax-m3": {
-        "architectures": ["MiniMaxM3SparseForConditionalGeneration"], "text_config": {
-            "hidden_size": 6144, "vocab_size": 200064, "num_hidden_layers": 60, "num_attention_heads": 64,
-            "num_key_value_heads": 4, "head_dim": 128, "use_qk_norm": True, "attention_output_gate": False,
-            "moe_layer_freq": [0] * 3 + [1] * 57, "dense_intermediate_size": 12288, "shared_intermediate_size": 3072,
-            "intermediate_size": 3072, "n_shared_experts": 1, "num_local_experts": 128, "num_experts_per_tok": 4,
-            "use_routing_bias": True, "max_position_embeddings": 1048576, "sparse_attention_config": {
-                "sparse_attention_freq": [0] * 3 + [1] * 57, "sparse_num_index_heads": 4, "sparse_index_dim": 128,
-                "sparse_block_size": 128, "sparse_topk_blocks": 16,
-            },
-        },
-    },
-    "step3": {
-        "architectures": ["Step3VLForConditionalGeneration"], "text_config": {
-            "hidden_size": 7168, "vocab_size": 128815, "num_hidden_layers": 61, "num_attention_heads": 64,
-            "num_attention_groups": 1, "head_dim": 256, "share_q_dim": 2048, "intermediate_size": 18432,
-            "moe_layers_enum": ",".join(map(str, range(4, 60))), "moe_num_experts": 48, "moe_top_k": 3,
-            "moe_intermediate_size": 5120, "share_expert_dim": 5120, "max_seq_len": 65536,
-        },
-    },
-    "glm-4.5": {
-        "architectures": ["Glm4MoeForCausalLM"], "hidden_size": 5120, "vocab_size": 151552, "num_hidden_layers": 92,
-        "first_k_dense_replace": 3, "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128,
-        "attention_bias": True, "use_qk_norm": True, "intermediate_size": 12288, "moe_intermediate_size": 1536,
-        "n_routed_experts": 160, "num_experts_per_tok": 8, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
-    },
-    "mimo-v2-flash": {
-        "architectures": ["MiMoV2FlashForCausalLM"], "hidden_size": 4096, "vocab_size": 152576,
-        "num_hidden_layers": 48, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 192,
-        "v_head_dim": 128, "swa_num_attention_heads": 64, "swa_num_key_value_heads": 8, "swa_head_dim": 192,
-        "swa_v_head_dim": 128, "sliding_window": 128, "add_swa_attention_sink_bias": True,
-        "add_full_attention_sink_bias": False, "hybrid_layer_pattern": [0, 1, 1, 1, 1] + [0, 1, 1, 1, 1, 1] * 7 + [0],
-        "moe_layer_freq": [0] + [1] * 47, "intermediate_size": 16384, "moe_intermediate_size": 2048,
-        "n_routed_experts": 256, "num_experts_per_tok": 8, "n_shared_experts": None, "n_group": 1, "topk_group": 1,
-        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
-    },
-    "kimi-linear-48b": {
-        "architectures": ["KimiLinearForCausalLM"], "hidden_size": 2304, "vocab_size": 163840,
-        "num_hidden_layers": 27, "first_k_dense_replace": 1, "num_attention_heads": 32, "q_lora_rank": None,
-        "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
-        "linear_attn_config": {
-            "kda_layers": [i for i in range(1, 28) if i % 4 and i != 27], "full_attn_layers": [*range(4, 27, 4), 27],
-            "head_dim": 128, "num_heads": 32, "short_conv_kernel_size": 4,
-        },
-        "intermediate_size": 9216, "moe_intermediate_size": 1024, "num_experts": 256, "num_experts_per_token": 8,
-        "num_shared_experts": 1, "num_expert_group": 1, "topk_group": 1,
-    },
-    "kimi-k2.5": {
-        "architectures": ["KimiK25ForConditionalGeneration"], "text_config": {
-            "architectures": ["DeepseekV3ForCausalLM"], "hidden_size": 7168, "vocab_size": 163840,
-            "num_hidden_layers": 61, "first_k_dense_replace": 1, "moe_layer_freq": 1, "num_attention_heads": 64,
-            "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
-            "v_head_dim": 128, "intermediate_size": 18432, "moe_intermediate_size": 2048, "n_routed_experts": 384,
-            "num_experts_per_tok": 8, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
-            "max_position_embeddings": 262144, "quantization_config": {
-                "quant_method": "compressed-tensors", "ignore": [
-                    "lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
-                ], "config_groups": {"group_0": {
-                    "targets": ["Linear"], "input_activations": None,
-                    "weights": {"type": "int", "num_bits": 4, "group_size": 32, "strategy": "group"},
-                }},
-            },
-        },
-    },
-    "glm-5.2": {
-        "architectures": ["GlmMoeDsaForCausalLM"], "hidden_size": 6144, "vocab_size": 154880, "num_hidden_layers": 78,
-        "first_k_dense_replace": 3, "num_attention_heads": 64, "q_lora_rank": 2048, "kv_lora_rank": 512,
-        "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256, "index_n_heads": 32,
-        "index_head_dim": 128, "index_topk": 2048, "index_topk_freq": 4, "index_skip_topk_offset": 3,
-        "intermediate_size": 12288, "moe_intermediate_size": 2048, "n_routed_experts": 256, "num_experts_per_tok": 8,
-        "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
-    },
-    "mixtral-8x22b": {
-        "architectures": ["MixtralForCausalLM"], "hidden_size": 6144, "vocab_size": 32768, "num_hidden_layers": 56,
-        "num_attention_heads": 48, "num_key_value_heads": 8, "sliding_window": None, "num_local_experts": 8,
-        "num_experts_per_tok": 2, "intermediate_size": 16384,
-    },
-}  # fmt: skip
+#: Architectures without a carried configuration: their fields, by the catalog's model that they give.
+OTHERS: dict[str, dict[str, Any]] = json.loads((CONFIGS.parent / "import-others.json").read_text())
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -345,6 +257,211 @@ def test_quantisation_beside_the_configuration(tmp_path: Path) -> None:
 def test_unknown_quantisation(tmp_path: Path, table: dict[str, Any], problem: str) -> None:
     with pytest.raises(CodesignError, match=problem):
         quantised(tmp_path, "deepseek-ai--DeepSeek-R1", table)
+
+
+# A model to count by hand: 2 layers of width 64, 4 query and 2 KV heads of 16, 4 experts of 3 x 64 x 32, 256 words.
+TINY = {
+    "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 64, "vocab_size": 256, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32, "decoder_sparse_step": 1, "mlp_only_layers": [], "attention_bias": False,
+    "use_sliding_window": False, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "max_position_embeddings": 1024,
+}  # fmt: skip
+ROUTED = 2 * 4 * 3 * 64 * 32
+ATTENTION = 2 * (64 * 16 * (4 + 2 + 2 + 4) + 2 * 16 + 2 * 64)  # matrices, norms of queries and keys, norms of layers
+ROUTER, WORDS, LAST = 2 * 4 * 64, 256 * 64, 64
+FP8 = {"weights": {"type": "float", "num_bits": 8}, "input_activations": {"type": "float", "num_bits": 8}}
+NVFP4 = {"weights": {"type": "float", "num_bits": 4, "group_size": 16}}
+
+
+def grouped(*groups: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The settings of compressed-tensors."""
+    return {"quant_method": "compressed-tensors", "config_groups": {f"g{i}": g for i, g in enumerate(groups)}} | more
+
+
+def held(routed: float, attention: float, head: float = 2.0) -> float:
+    """Bytes of the small model with so many bytes per parameter; router and embedding are BF16."""
+    return ROUTED * routed + ATTENTION * attention + 2 * (ROUTER + WORDS) + (WORDS + LAST) * head
+
+
+def small(folder: Path, table: Any, key: str = "quantization_config", **more: Any) -> Imported:
+    return import_model(written(folder, TINY | {key: table} | more), "imported")
+
+
+@pytest.mark.parametrize("before", ["", "model.", "language_model.model.", "model.language_model."])
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        (grouped(FP8 | {"targets": ["re:.*mlp.*"]}), held(1, 2)),
+        (grouped(FP8 | {"targets": [r"re:^<>layers\.\d+\.mlp\.experts\.\d+\.(gate|up|down)_proj$"]}), held(1, 2)),
+        (
+            grouped(NVFP4 | {"targets": [r"re:.*mlp\.experts\..*"]}, FP8 | {"targets": ["re:.*self_attn.*"]}),
+            held(0.5625, 1),
+        ),
+        # A name wins over an expression, and an expression over the class.
+        (grouped(FP8 | {"targets": ["Linear"]}, NVFP4 | {"targets": [r"re:.*\.experts\..*"]}), held(0.5625, 1, 1)),
+        (grouped(FP8 | {"targets": ["Linear"]}, ignore=["lm_head", r"re:<>layers\..*self_attn.*"]), held(1, 2)),
+        (grouped(FP8 | {"targets": ["Linear"]}, ignore=["re:.*lm_head", "re:^(?!.*experts).*$"]), held(1, 2)),
+        (grouped(FP8 | {"targets": ["Linear"]}, ignore=[r"re:.*(qkv|o)_proj$"]), held(1, 2, 1)),
+        # What is to stay wide does so whatever else names it.
+        (grouped(FP8 | {"targets": ["re:.*mlp.*", "re:.*attn.*"]}, ignore=["re:.*attn.*"]), held(1, 2)),
+        ({"quant_method": "fp8", "ignored_layers": ["<>layers.0.self_attn", "<>layers.1.self_attn"]}, held(1, 2)),
+        ({"quant_method": "fp8", "ignored_layers": ["<>layers.*.self_attn"], "ignore": ["lm_head"]}, held(1, 2)),
+        (
+            {
+                "quant_method": "fp8",
+                "modules_to_not_convert": [f"<>layers.{i}.self_attn.{m}_proj" for i in (0, 1) for m in ("qkv", "o")],
+            },
+            held(1, 2),
+        ),
+        (
+            {
+                "quant_method": "fp8",
+                "modules_to_not_convert": [
+                    f"<>layers.{i}.mlp.experts.{n}.{m}_proj"
+                    for i in (0, 1) for n in range(4) for m in ("gate_up", "down")
+                ],
+            },
+            held(2, 1),
+        ),
+    ],
+)  # fmt: skip
+def test_bytes_by_names_of_modules(before: str, table: dict[str, Any], expected: float, tmp_path: Path) -> None:
+    def filled(value: Any) -> Any:
+        return json.loads(json.dumps(value).replace("<>", before))
+
+    found = small(tmp_path, filled(table))
+    assert counted(found).counts().weight_bytes == expected
+    assert not any("matches no" in note or "mixed" in note for note in found.notes)
+    # The older name of the settings.
+    assert small(tmp_path, filled(table), "compression_config").model == found.model
+
+
+def test_up_is_no_part_of_another_name(tmp_path: Path) -> None:
+    found = small(tmp_path, grouped(FP8 | {"targets": ["re:.*up_proj$", "re:.*v_proj$"]}))
+    # One of three equal matrices of an expert; 2 of 12 heads of the attention.
+    assert any("outed weights are mixed (bf16 67%, fp8 33%)" in note for note in found.notes)
+    assert any("ttention weights are mixed (bf16 83%, fp8 17%)" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ({"quant_method": "fp8", "ignore": ["model.layers.0.self_attn.nothing"]}, "'model.layers.0.self_attn.nothing'"),
+        (
+            {"quant_method": "fp8", "ignore": ["re:.*nothing.*", "*.nothing"]},
+            "'re:.*nothing.*' (and 1 more) matches no",
+        ),
+        (grouped(FP8 | {"targets": ["LlamaAttention"]}), "config_groups: 'LlamaAttention' matches no"),
+        ({"quantized_layers": {"model.layers.0.mpl": {"quant_algo": "FP8"}}}, "quantized_layers: 'model.layers.0.mpl'"),
+        (
+            {"quant_method": "fp8", "ignore": ["model.layers.0.mlp.experts.1"]},
+            "'model.layers.0.mlp.experts.1' names some",
+        ),
+        ({"quant_method": "fp8", "ignore": [r"re:.*experts\.[01]\..*"]}, "names some experts of a layer only"),
+        ({"quant_algo": "FP8", "kv_cache_quant_algo": "NVFP4"}, "kv_cache_quant_algo: NVFP4 is not read"),
+        (grouped(FP8, sparsity_config={"format": "sparse-24-bitmask"}), "sparsity_config is left out"),
+    ],
+)
+def test_what_is_passed_over_is_told(tmp_path: Path, table: dict[str, Any], told: str) -> None:
+    assert any(told in note for note in small(tmp_path, table).notes)
+
+
+def test_parts_that_are_never_counted_need_no_note(tmp_path: Path) -> None:
+    names = ["lm_head", "model.embed_tokens", "model.layers.0.input_layernorm", "model.layers.1.mlp.gate", "mtp.*"]
+    names += ["model.layers.2*", "model.visual*", "re:.*vision_tower.*", "gate", "model.layers.2.eh_proj"]
+    found = small(tmp_path, {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": names})
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "problem"),
+    [
+        (5, "", "5 is of the wrong type (allowed: a table)"),
+        ([], "", "a list is of the wrong type (allowed: a table)"),
+        ({}, ".quant_method", "is missing (allowed: fp8,"),
+        ({"quant_method": ["fp8"]}, ".quant_method", "unknown method a list"),
+        ({"quant_method": "awq", "config_groups": {"g": FP8}}, ".quant_method", "unknown method 'awq'"),
+        ({"quant_method": "modelopt"}, ".quant_algo", "is missing (allowed: NVFP4,"),
+        ({"quant_method": "fp8", "ignore": 5}, ".ignore", "5 is of the wrong type (allowed: a list of names)"),
+        ({"quant_method": "fp8", "ignore": "lm_head"}, ".ignore", "'lm_head' is of the wrong type"),
+        ({"quant_method": "fp8", "ignored_layers": ["a", 5]}, ".ignored_layers.1", "5 is of the wrong type"),
+        ({"quant_method": "fp8", "ignore": ["re:(["]}, ".ignore.0", "'re:([' is no regular expression"),
+        ({"quant_method": "fp8", "ignore": ["re:"]}, ".ignore.0", "is empty"),
+        ({"quant_method": "fp8", "ignore": [r"re:^(?!model\.).*"]}, ".ignore", "'re:^(?!model"),
+        ({"quant_method": "fp8", "weight_block_size": {"a": 1}}, ".weight_block_size", "unknown block"),
+        ({"quant_algo": ["NVFP4"]}, ".quant_algo", "unknown algorithm a list (allowed: NVFP4,"),
+        ({"quant_algo": "MIXED_PRECISION"}, ".quantized_layers", "is missing"),
+        ({"quantized_layers": {"a": {"quant_algo": ["x"]}}}, ".quantized_layers.a.quant_algo", "unknown algorithm"),
+        ({"quantized_layers": {"a": 5}}, ".quantized_layers.a", "5 is of the wrong type"),
+        ({"quantized_layers": [1]}, ".quantized_layers", "a list is of the wrong type"),
+        ({"quant_algo": "FP8", "kv_cache_scheme": [8]}, ".kv_cache_scheme", "a list is of the wrong type"),
+        (grouped(), ".config_groups", "is empty (allowed: at least one group)"),
+        ({"quant_method": "compressed-tensors"}, ".config_groups", "is missing"),
+        ({"quant_method": "compressed-tensors", "config_groups": [1]}, ".config_groups", "a list is of the wrong type"),
+        (grouped(FP8 | {"input_activations": "x"}), ".config_groups.g0.input_activations", "'x' is of the wrong type"),
+        (
+            grouped(FP8 | {"input_activations": {"num_bits": ["x"]}}),
+            ".config_groups.g0.input_activations", "unknown storage",
+        ),
+        (
+            grouped({"weights": {"type": {}, "num_bits": [8], "group_size": "x"}}),
+            ".config_groups.g0.weights", "unknown storage",
+        ),
+        (grouped(FP8 | {"targets": 5}), ".config_groups.g0.targets", "5 is of the wrong type"),
+        (grouped(FP8 | {"targets": []}), ".config_groups.g0.targets", "is empty"),
+        (
+            grouped(FP8 | {"targets": ["re:.*mlp.*"]}, NVFP4 | {"targets": ["re:.*experts.*"]}),
+            ".config_groups", "'re:.*mlp.*' and 're:.*experts.*' store",
+        ),
+        (
+            grouped(FP8 | {"targets": ["model.layers.0.mlp"]}, NVFP4 | {"targets": ["layers.0.mlp"]}),
+            ".config_groups.g1.targets.0", "'layers.0.mlp' is stored in two ways",
+        ),
+    ],
+)  # fmt: skip
+def test_settings_of_the_wrong_type(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: Any, key: str, problem: str
+) -> None:
+    file = written(tmp_path, TINY | {"quantization_config": table})
+    assert run(["import-model", str(file), "--name", "mine", "--out", "-"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"config.json: quantization_config{key}: {problem}" in error
+
+
+def test_errors_name_the_file_beside(tmp_path: Path) -> None:
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "FP8", "ignore": 5}}))
+    with pytest.raises(CodesignError, match=r"^hf_quant_config\.json: quantization\.ignore: 5 is of the wrong type"):
+        import_model(written(tmp_path, TINY), "imported")
+
+
+@pytest.mark.parametrize("name", sorted(file.name.removesuffix("_config.json") for file in CONFIGS.glob("*.json")))
+def test_too_many_layers_are_refused_before_lists_are_built(name: str, tmp_path: Path) -> None:
+    config = raw(name)
+    table = config.get("text_config", config)
+    if "num_hidden_layers" not in table:
+        table["hybrid_override_pattern"] = "M" * 10_001
+        table.pop("layers_block_type", None)
+    table["num_hidden_layers"] = 100_000_000
+    error = refusal(tmp_path, config)
+    assert error is not None
+    assert "10,000" in str(error)
+
+
+def test_lists_of_layers(tmp_path: Path) -> None:
+    assert "mlp_only_layers.0: a list" in str(refusal(tmp_path, TINY | {"mlp_only_layers": [[1]]}))
+    assert "at most 10,000" in str(refusal(tmp_path, TINY | {"mlp_only_layers": [0] * 10_001}))
+
+
+@pytest.mark.parametrize("factor", [0.5, 1000.5, 1e300, float("nan")])
+def test_a_capacity_has_a_range(factor: float) -> None:
+    with pytest.raises(CodesignError, match=r"--capacity-factor.*1 to 1,000"):
+        routing_of(capacity_factor=factor)
+    most = routing_of(capacity_factor=1000.0)
+    assert most is not None
+    assert most.capacity == 1000.0
+    assert routing_of(capacity_factor=float("inf")) is None
 
 
 # --- never a silent default

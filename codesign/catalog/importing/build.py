@@ -116,7 +116,7 @@ def import_model(
     c.family = known
     structure = ARCHITECTURES[known](c).prune()
     hidden = c.whole("hidden_size")
-    rules = read_rules(c, _beside(path, quantization))
+    rules = read_rules(c, *_beside(path, quantization))
     recurrent = any(table["kind"] in RECURRENT for table in structure.blocks.values())
     dtypes = dtypes_of(c, rules, modules(structure, hidden), recurrent=recurrent)
     predictors = c.optional("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", least=0)
@@ -141,11 +141,12 @@ def _tied(c: Config) -> bool:
     return c.required_flag("tie_word_embeddings")
 
 
-def _beside(path: Path, quantization: str | Path | None) -> Mapping[str, object] | None:
-    """The contents of ``hf_quant_config.json``, given or found beside the configuration."""
-    if quantization is not None:
-        return read_json(Path(quantization), printable(Path(quantization).name, 80))
+def _beside(path: Path, quantization: str | Path | None) -> tuple[Mapping[str, object] | None, str]:
+    """The contents of ``hf_quant_config.json``, given or found beside the configuration, and its name in errors."""
     beside = path.with_name(path.name.removesuffix("config.json") + "hf_quant_config.json")
-    if path.name.endswith("config.json") and beside.is_file():
-        return read_json(beside, printable(beside.name, 80))
-    return None
+    if quantization is not None:
+        beside = Path(quantization)
+    elif not path.name.endswith("config.json") or not beside.is_file():
+        return None, ""
+    label = printable(beside.name, 80)
+    return read_json(beside, label), label

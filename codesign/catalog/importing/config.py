@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable, Mapping
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ MAX_BYTES = 64_000_000
 #: Where models with an image or sound tower keep the configuration of their text model.
 NESTED = ("text_config", "language_config", "llm_config", "thinker_config")
 
+#: Layers that a model file may have; longer lists are not built.
+MAX_LAYERS = 10_000
+
 #: Fields of the whole checkpoint that may stand beside a nested text configuration instead of in it.
-OUTER = ("tie_word_embeddings", "dtype", "torch_dtype", "quantization_config", "expert_dtype")
+OUTER = ("tie_word_embeddings", "dtype", "torch_dtype", "quantization_config", "compression_config", "expert_dtype")
 
 
 def read_json(path: Path, label: str) -> dict[str, Any]:
@@ -84,6 +88,15 @@ class Config:
         inside.notes = self.notes
         return inside
 
+    def told_of(self, key: str, label: str | None = None) -> "Config":
+        """The same fields, whose errors name the file ``label`` or where the field ``key`` stands."""
+        other = copy(self)
+        if label is not None:
+            other.label, other._where = label, ""
+        elif self._inner.get(key) is None:
+            other._where = ""
+        return other
+
     def architectures(self) -> list[str]:
         """Names of the architecture, from the text model's own to the whole checkpoint's."""
         names: list[str] = []
@@ -135,8 +148,9 @@ class Config:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(f"{told(value)} is of the wrong type", key, "a whole number")
-        if not least <= value <= 10**9:
-            raise self.error(f"{value} is out of range", key, f"{least} to 1e9")
+        most = MAX_LAYERS if key == "num_hidden_layers" else 10**9
+        if not least <= value <= most:
+            raise self.error(f"{told(value)} is out of range", key, f"{least} to {most:,}")
         return value
 
     def flag(self, *keys: str) -> bool:
@@ -167,7 +181,10 @@ class Config:
         return value
 
     def listed(self, *keys: str, length: int | None = None) -> list[Any] | None:
-        """A list, or None; longer than ``length`` is cut (entries of prediction layers follow), shorter is refused."""
+        """A list, or None; longer than ``length`` is cut (entries of prediction layers follow), shorter is refused.
+
+        A list without a ``length`` has at most an entry for each layer that a model file may have.
+        """
         value = self.get(*keys)
         if value is None:
             return None
@@ -176,7 +193,17 @@ class Config:
             raise self.error(f"{told(value)} is of the wrong type", key, "a list")
         if length is not None and len(value) < length:
             raise self.error(f"has {len(value)} entries", key, f"one for each of {length} layers")
+        if length is None and len(value) > MAX_LAYERS:
+            raise self.error(f"has {len(value)} entries", key, f"at most {MAX_LAYERS:,}")
         return value[:length]
+
+    def numbers(self, key: str) -> set[int]:
+        """A list of layers, counted from 0; empty where it is absent."""
+        value = self.listed(key) or []
+        for i, entry in enumerate(value):
+            if isinstance(entry, bool) or not isinstance(entry, int):
+                raise self.error(f"{told(entry)} is of the wrong type", f"{key}.{i}", "the number of a layer")
+        return set(value)
 
     def required_list(self, key: str, what: str) -> list[Any]:
         """A list that must be there."""

@@ -52,7 +52,7 @@ def qwen3(c: Config) -> Structure:
 def qwen3_moe(c: Config) -> Structure:
     """Qwen3 mixtures and those of Qwen3-VL; dense layers where a list or the sparse step says so."""
     depth, step = c.whole("num_hidden_layers"), c.whole("decoder_sparse_step")
-    alone = set(c.listed("mlp_only_layers") or [])
+    alone = c.numbers("mlp_only_layers")
     c.refuse("use_sliding_window", allowed="false", because="windows of mixtures are not read")
     blocks = {
         "full": gqa(c, qk_norm=True, bias=c.flag("attention_bias")),
@@ -133,7 +133,7 @@ def llama4(c: Config) -> Structure:
             rotated = [int((i + 1) % every != 0) for i in range(depth)]
         kinds = ["chunk" if one else "full" for one in rotated]
     step = c.whole("interleave_moe_layer_step")
-    mixed = set(c.listed("moe_layers") or range(step - 1, depth, step))
+    mixed = c.numbers("moe_layers") or set(range(step - 1, depth, step))
     inner = c.whole("intermediate_size")
     blocks = {
         "chunk": attention | {"chunk": c.whole("attention_chunk_size")},
@@ -188,7 +188,7 @@ def _enumerated(c: Config, depth: int) -> list[str]:
     numbers = given.split(",") if isinstance(given, str) else given
     try:
         mixed = {int(i) for i in numbers}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise c.error("is no list of layers", "moe_layers_enum", "numbers with commas between them") from error
     return ["moe" if i in mixed else "dense" for i in range(depth)]
 
@@ -289,9 +289,11 @@ def nemotron_nas(c: Config) -> Structure:
                 continue
             key = "n_heads_in_group" if part == "attention" else "ffn_mult"
             value = table.get(key)
-            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-                raise c.error("is missing", f"{where}.{key}", "a positive number")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e6:
+                raise c.error("is missing or out of range", f"{where}.{key}", "a positive number, at most 1e6")
             if part == "attention":
+                if not 1 <= value <= heads:
+                    raise c.error(f"{value} is out of range", f"{where}.{key}", f"1 to {heads}")
                 kv = heads // int(value)
                 name = f"full{kv}"
                 width = c.optional("head_dim") or hidden // heads

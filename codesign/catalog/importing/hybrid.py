@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from codesign.catalog.importing.config import Config
+from codesign.catalog.importing.config import MAX_LAYERS, Config
 from codesign.catalog.importing.structure import Structure, by_first_dense, gqa, grouping, head_width, mlp, moe
 
 LINEAR = {"linear_attention": "linear", "full_attention": "full"}
@@ -28,7 +28,7 @@ def qwen3_next(c: Config) -> Structure:
     }  # fmt: skip
     experts = c.optional("num_experts", least=0)
     if experts:
-        step, alone = c.optional("decoder_sparse_step") or 1, set(c.listed("mlp_only_layers") or [])
+        step, alone = c.optional("decoder_sparse_step") or 1, c.numbers("mlp_only_layers")
         names = ["dense" if i in alone or (i + 1) % step else "moe" for i in range(depth)]
         blocks["moe"] = moe(
             experts, c.whole("num_experts_per_tok"), c.whole("moe_intermediate_size"),
@@ -116,6 +116,8 @@ def nemotron_h(c: Config) -> Structure:
         if pattern is None:
             told = f"is missing (or hybrid_override_pattern), which {c.family} needs"
             raise c.error(told, "layers_block_type", "mamba, attention, moe or mlp for each layer")
+        if len(pattern) > MAX_LAYERS:
+            raise c.error(f"has {len(pattern)} letters", "hybrid_override_pattern", f"at most {MAX_LAYERS:,}")
         letters = {"M": "mamba", "*": "full", "E": "moe", "-": "dense"}
         bad = next((letter for letter in pattern if letter not in letters), None)
         if bad:

@@ -13,11 +13,13 @@ class Module(NamedTuple):
         name: without the model's prefix, e.g. ``layers.3.self_attn.o_proj``.
         kind: tensor class of a model file.
         parameters: of all that this one stands for (one expert stands for its layer's).
+        experts: how many that are.
     """
 
     name: str
     kind: str
     parameters: int
+    experts: int = 1
 
 
 def modules(structure: Structure, hidden: int) -> Iterator[Module]:
@@ -27,7 +29,7 @@ def modules(structure: Structure, hidden: int) -> Iterator[Module]:
             table = structure.blocks[block]
             path = ".".join(part for part in (f"layers.{i}", structure.paths[block]) if part)
             for leaf, kind, parameters in _matrices(structure, table, hidden):
-                yield Module(f"{path}.{leaf}", kind, parameters)
+                yield Module(f"{path}.{leaf}", kind, parameters, table["experts"] if kind == "routed" else 1)
 
 
 def _matrices(s: Structure, t: dict[str, Any], hidden: int) -> Iterator[tuple[str, str, int]]:
@@ -63,6 +65,9 @@ def _attention(kind: str, t: dict[str, Any], hidden: int) -> Iterator[tuple[str,
         yield "k_proj", hidden * kv * t["key_width"]
         yield "v_proj", hidden * kv * t["value_width"]
         yield "o_proj", hidden * out
+        if kind == "msa":
+            yield "index_q_proj", hidden * t["index_heads"] * t["index_width"]
+            yield "index_k_proj", hidden * t["index_width"]
     elif kind in ("mla", "dsa"):
         rank, key = t.get("q_rank"), t["nope"] + t["rope"]
         if rank:

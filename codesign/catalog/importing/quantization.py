@@ -9,13 +9,14 @@ Routers, norms and embeddings stay wide in all dialects, and so do latent projec
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from fnmatch import translate
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from codesign.catalog.importing.config import Config
 from codesign.catalog.importing.modules import Module
+from codesign.catalog.importing.names import ALWAYS_WIDE, LEFT_OUT, Names
 from codesign.catalog.messages import told
+from codesign.catalog.names import printable
 
 #: Dtypes of unquantised tensors by the names that configurations use.
 WIDE = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
@@ -45,9 +46,14 @@ GROUPED = {
     ("float", 4, 16): "nvfp4", ("float", 4, 32): "mxfp4", ("float", 8, 0): "fp8", ("float", 8, 32): "mxfp8",
     ("int", 4, 32): "int4_group32", ("int", 8, 0): "int8",
 }  # fmt: skip
+#: ModelOpt's word for an algorithm per module.
+MIXED = "MIXED_PRECISION"
 
-#: What stands before ``layers.`` in the names of modules.
-PREFIX = re.compile(r"^(?:(?:model|language_model|backbone|transformer)\.)+")
+#: Methods that are read; ModelOpt's has several spellings.
+METHODS = ("fp8", "mxfp4", "modelopt", "compressed-tensors")
+
+#: Lists of modules that are not quantised, by the names that writers of checkpoints give them.
+WIDE_LISTS = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules")
 
 
 @dataclass
@@ -56,120 +62,189 @@ class Rules:
 
     Attributes:
         general: of modules that nothing else names, None for wide.
-        named: by module; a name covers what lies below it.
-        wide: patterns of modules that stay wide though ``general`` would take them.
+        named: schemes of modules by name.
+        wide: modules that stay wide whatever else takes them.
+        experts: of all routed experts, where the configuration says it apart.
         head: whether ``general`` covers the output head too.
         cache: dtype of the cache that the checkpoint was calibrated for.
     """
 
     general: Scheme | None = None
-    named: dict[str, Scheme] = field(default_factory=dict)
-    wide: list[str] = field(default_factory=list)
+    named: Names | None = None
+    wide: Names | None = None
+    experts: Scheme | None = None
     head: bool = False
     cache: str | None = None
 
-    def __post_init__(self) -> None:
-        self._wide = re.compile("|".join(_pattern(p) for p in self.wide)) if self.wide else None
-
-    def of(self, name: str, unnamed: bool = True) -> Scheme | None:
-        """The scheme of a module ``layers.3.self_attn.o_proj``; ``unnamed`` modules fall under ``general``."""
-        parts = name.split(".")
-        for end in range(len(parts), 0, -1):
-            found = self.named.get(".".join(parts[:end]))
-            if found:
-                return found
-        if not unnamed or self.general is None or (self._wide and self._wide.match(name)):
+    def of(self, module: Module, unnamed: bool = True) -> Scheme | None:
+        """The scheme of a module; ``unnamed`` modules fall under ``general``."""
+        named = self.named.find(module) if self.named else None
+        if self.wide and self.wide.find(module):
             return None
-        return self.general
+        if module.kind == "routed" and self.experts:
+            return self.experts
+        return named or (self.general if unnamed else None)
+
+    def tell(self, depth: int) -> None:
+        """Note the names that matched nothing in a model of ``depth`` layers."""
+        for names in (self.named, self.wide):
+            if names:
+                names.tell(depth)
 
 
-def _pattern(text: str) -> str:
-    """A pattern as a regular expression over names without their prefix, covering what lies below."""
-    if text.startswith("re:"):
-        return f"(?:{text[3:]})"
-    bare = PREFIX.sub("", text)
-    if "*" in bare or "?" in bare:
-        return translate(bare) + "|" + translate(bare + ".*")
-    below = re.escape(bare)
-    anywhere = r"(?:.*\.)?" if "." not in bare else ""
-    return rf"{anywhere}{below}(?:\..*)?\Z"
+def _table(c: Config, value: Any, key: str) -> dict[str, Any]:
+    """A table that must be there."""
+    if value is None:
+        raise c.error("is missing", key, "a table")
+    if not isinstance(value, dict):
+        raise c.error(f"{told(value)} is of the wrong type", key, "a table")
+    return value
 
 
 def _weights(c: Config, group: Any, key: str) -> Scheme:
     """The scheme of a ``config_groups`` entry."""
-    weights = group.get("weights") if isinstance(group, dict) else None
-    if not isinstance(weights, dict):
-        raise c.error("is missing", f"{key}.weights", "a table")
-    inputs = group.get("input_activations")
+    table = _table(c, group, key)
+    weights = _table(c, table.get("weights"), f"{key}.weights")
     block, kind, bits = weights.get("block_structure"), weights.get("type"), weights.get("num_bits")
-    size = 0 if block else weights.get("group_size") or 0
+    size = 0 if block or weights.get("group_size") in (None, -1) else weights["group_size"]
     if block:
-        found = "fp8_block" if (block, bits) == ([128, 128], 8) else None
+        found = "fp8_block" if (block, kind, bits) == ([128, 128], "float", 8) else None
     else:
         found = next((name for key, name in GROUPED.items() if key == (kind, bits, size)), None)
     if found is None:
-        have = f"{kind} of {bits} bits in groups of {block or size}"
+        groups = printable(str(block or size), 40)
+        have = f"{printable(str(kind), 40)} of {printable(str(bits), 40)} bits in groups of {groups}"
         names = ", ".join(f"{t} {b} bits in groups of {g}" for t, b, g in GROUPED)
-        raise c.error(f"unknown storage: {have}", f"{key}.weights", names)
-    if inputs is None:
+        raise c.error(f"unknown storage: {have}", f"{key}.weights", f"{names}; float 8 bits in blocks of [128, 128]")
+    if table.get("input_activations") is None:
         return Scheme(found, None)
-    return Scheme(found, "fp8" if inputs.get("num_bits") == 8 and found in ("nvfp4", "mxfp4") else found)
+    inputs = _table(c, table["input_activations"], f"{key}.input_activations")
+    fed = (inputs.get("type"), inputs.get("num_bits"))
+    if fed[1] == bits and fed[0] in (None, kind):
+        return Scheme(found, found)
+    names = {("float", 8): "fp8", (None, 8): "fp8", ("int", 8): "int8"}
+    fed_as = next((name for key, name in names.items() if key == fed), None)
+    if fed_as is None:
+        have = f"{printable(str(fed[0]), 40)} of {printable(str(fed[1]), 40)} bits"
+        raise c.error(
+            f"unknown storage: {have}", f"{key}.input_activations", "float or int of 8 bits, or as the weights"
+        )
+    return Scheme(found, fed_as)
 
 
 def _algorithm(c: Config, name: Any, key: str) -> Scheme:
-    if name not in ALGORITHMS:
+    if name is None:
+        raise c.error("is missing", key, ", ".join(ALGORITHMS))
+    if not isinstance(name, str) or name not in ALGORITHMS:
         raise c.error(f"unknown algorithm {told(name)}", key, ", ".join(ALGORITHMS))
     return ALGORITHMS[name]
 
 
-def _cache(q: Mapping[str, Any]) -> str | None:
-    scheme = q.get("kv_cache_quant_algo") or q.get("kv_cache_scheme")
-    eight = scheme == "FP8" or (isinstance(scheme, dict) and scheme.get("num_bits") == 8)
-    return "fp8" if eight else None
+def _cache(c: Config, q: Mapping[str, Any], key: str) -> str | None:
+    """The dtype of the cache that a checkpoint has scales for; a note where it is another than FP8."""
+    for name in ("kv_cache_quant_algo", "kv_cache_scheme"):
+        scheme = q.get(name)
+        if not scheme and scheme in (None, "", {}):
+            continue
+        if not isinstance(scheme, str | dict):
+            raise c.error(f"{told(scheme)} is of the wrong type", f"{key}.{name}", "a table, FP8 or null")
+        if scheme == "FP8" or (isinstance(scheme, dict) and scheme.get("num_bits") == 8):
+            return "fp8"
+        said = scheme if isinstance(scheme, str) else f"{scheme.get('num_bits')} bits"
+        c.note(f"{key}.{name}: {printable(said, 40)} is not read; the published cache is counted as not quantised")
+    return None
 
 
-def _strings(value: Any) -> list[str]:
-    return [entry for entry in value if isinstance(entry, str)] if isinstance(value, list) else []
+def _names(c: Config, value: Any, key: str) -> list[str]:
+    """A list of names, which may be absent."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise c.error(f"{told(value)} is of the wrong type", key, "a list of names")
+    for i, entry in enumerate(value):
+        if not isinstance(entry, str):
+            raise c.error(f"{told(entry)} is of the wrong type", f"{key}.{i}", "the name of a module")
+    return value
 
 
-def read_rules(c: Config, beside: Mapping[str, Any] | None = None) -> Rules:
+def _wide_names(c: Config, q: Mapping[str, Any], key: str) -> Names | None:
+    """What a checkpoint lists as not quantised, under any of the names that such lists have."""
+    listed = {name: _names(c, q.get(name), f"{key}.{name}") for name in WIDE_LISTS}
+    given = [name for name in WIDE_LISTS if listed[name]]
+    if not given:
+        return None
+    found = Names(c, f"{key}.{given[0]}", re.compile(f"{LEFT_OUT.pattern}|{ALWAYS_WIDE.pattern}"))
+    for name in given:
+        for i, entry in enumerate(listed[name]):
+            found.add(entry, True, f"{key}.{name}.{i}")
+    return found
+
+
+def _settings(c: Config, beside: Mapping[str, Any] | None, label: str) -> tuple[dict[str, Any] | None, str, Config]:
+    """The table of quantisation, its key and whom errors go to: the configuration or the file beside it."""
+    given = [key for key in ("quantization_config", "compression_config") if c.get(key) is not None]
+    if len(given) > 1 and c.get(given[0]) != c.get(given[1]):
+        c.note("compression_config is left out: quantization_config says something else")
+    if given:
+        at = c.told_of(given[0])
+        return _table(at, c.get(given[0]), given[0]), given[0], at
+    if beside is not None:
+        at = c.told_of("", label)
+        return _table(at, beside.get("quantization", beside), "quantization"), "quantization", at
+    return None, "quantization_config", c
+
+
+def read_rules(config: Config, beside: Mapping[str, Any] | None = None, label: str = "hf_quant_config.json") -> Rules:
     """Read ``quantization_config``, or the contents of ``hf_quant_config.json`` where the configuration has none.
 
+    Args:
+        config: the configuration.
+        beside: the contents of the file beside it.
+        label: how that file is called in errors.
+
     Raises:
-        CodesignError: a method, algorithm or storage that is not known.
+        CodesignError: a method, algorithm or storage that is not known, a value of the wrong type.
     """
-    q, key = c.get("quantization_config"), "quantization_config"
-    if q is None and beside is not None:
-        q, key = beside.get("quantization", beside), "quantization"
+    q, key, c = _settings(config, beside, label)
     if q is None:
         c.note(
             "quantization_config is not given: weights are in the dtype of the configuration; a hf_quant_config.json "
             "goes beside it or into --quantization"
         )
         return Rules()
-    if not isinstance(q, dict):
-        raise c.error(f"{told(q)} is of the wrong type", key, "a table")
     method, algorithm = q.get("quant_method"), q.get("quant_algo")
-    wide = _strings(q.get("ignore") or q.get("modules_to_not_convert") or q.get("exclude_modules"))
-    if isinstance(q.get("quantized_layers"), dict):
-        named = {
-            PREFIX.sub("", name): _algorithm(c, entry.get("quant_algo"), f"{key}.quantized_layers.{name}")
-            for name, entry in q["quantized_layers"].items() if isinstance(entry, dict)
-        }  # fmt: skip
-        # Beside a method of its own, the list of wide modules is that of the named algorithms.
-        general = _fp8(c, q, key) if method == "fp8" else None
-        return Rules(general, named, cache=_cache(q))
+    known = isinstance(method, str) and (method in METHODS or method.startswith("modelopt"))
+    if method is not None and not known:
+        raise c.error(f"unknown method {told(method)}", f"{key}.quant_method", ", ".join(METHODS))
+    sparsity = q.get("sparsity_config")
+    if sparsity and not (isinstance(sparsity, dict) and sparsity.get("format") == "dense"):
+        c.note(f"{key}.sparsity_config is left out: zeros are counted like other weights")
+    wide, cache = _wide_names(c, q, key), _cache(c, q, key)
+    layers, groups = q.get("quantized_layers"), q.get("config_groups")
+    if layers:
+        named = Names(c, f"{key}.quantized_layers", LEFT_OUT)
+        for name, entry in _table(c, layers, f"{key}.quantized_layers").items():
+            where = f"{key}.quantized_layers.{printable(name, 80)}"
+            named.add(name, _algorithm(c, _table(c, entry, where).get("quant_algo"), f"{where}.quant_algo"), where)
+        if method == "fp8":
+            # Beside a method of its own, the list of wide modules is that of the named algorithms.
+            return Rules(_fp8(c, q, key), named, cache=cache)
+        plain = algorithm in (None, MIXED)
+        general = None if plain else _algorithm(c, algorithm, f"{key}.quant_algo")
+        return Rules(general, named, wide, cache=cache)
     if method == "fp8":
-        return Rules(_fp8(c, q, key), _expert_dtype(c), wide, cache=_cache(q))
+        return Rules(_fp8(c, q, key), None, wide, _expert_dtype(config), cache=cache)
     if method == "mxfp4":
-        return Rules(Scheme("mxfp4", None), wide=wide, cache=_cache(q))
-    if algorithm is not None:
-        return Rules(_algorithm(c, algorithm, f"{key}.quant_algo"), wide=wide, cache=_cache(q))
-    if isinstance(q.get("config_groups"), dict) and q["config_groups"]:
-        return _groups(c, q, wide, key)
+        return Rules(Scheme("mxfp4", None), None, wide, cache=cache)
+    if algorithm is not None and not (algorithm == MIXED and groups):
+        if algorithm == MIXED:
+            raise c.error("is missing, which mixed precision needs", f"{key}.quantized_layers", "a table")
+        return Rules(_algorithm(c, algorithm, f"{key}.quant_algo"), None, wide, cache=cache)
+    if groups is not None or method == "compressed-tensors":
+        return _groups(c, _table(c, groups, f"{key}.config_groups"), wide, cache, f"{key}.config_groups")
     if method is None:
-        raise c.error("is missing", f"{key}.quant_method", "fp8, mxfp4, modelopt, compressed-tensors")
-    raise c.error(f"unknown method {told(method)}", f"{key}.quant_method", "fp8, mxfp4, modelopt, compressed-tensors")
+        raise c.error("is missing", f"{key}.quant_method", ", ".join(METHODS))
+    raise c.error("is missing", f"{key}.quant_algo", ", ".join(ALGORITHMS))
 
 
 def _fp8(c: Config, q: Mapping[str, Any], key: str) -> Scheme:
@@ -177,38 +252,42 @@ def _fp8(c: Config, q: Mapping[str, Any], key: str) -> Scheme:
     if block is None:
         c.note("weight_block_size is not given: FP8 weights with one scale per tensor")
     if block is not None and block != [128, 128]:
-        raise c.error(f"unknown block {block}", f"{key}.weight_block_size", "[128, 128], or none for one scale")
+        told = f"unknown block {printable(str(block), 60)}"
+        raise c.error(told, f"{key}.weight_block_size", "[128, 128], or none for one scale")
     return Scheme("fp8" if block is None else "fp8_block", "fp8")
 
 
-def _expert_dtype(c: Config) -> dict[str, Scheme]:
+def _expert_dtype(c: Config) -> Scheme | None:
     """DeepSeek V4 names the format of its experts apart: four bits with a scale for 32."""
     given = c.word("expert_dtype")
     if given is None and "v4" in c.family.casefold():
         c.note("expert_dtype is not given: experts are stored like the other weights")
     if given is None or given == "fp8":
-        return {}
+        return None
     if given != "fp4":
-        raise c.error(f"unknown format {given!r}", "expert_dtype", "fp4, fp8")
-    return {EXPERTS: Scheme("mxfp4", "fp8")}
+        raise c.error(f"unknown format {told(given)}", "expert_dtype", "fp4, fp8")
+    return Scheme("mxfp4", "fp8")
 
 
-#: Stands for all routed experts among the names of modules.
-EXPERTS = "<experts>"
-
-
-def _groups(c: Config, q: Mapping[str, Any], wide: list[str], key: str) -> Rules:
+def _groups(c: Config, groups: Mapping[str, Any], wide: Names | None, cache: str | None, key: str) -> Rules:
     """compressed-tensors: groups of modules with one storage each, by the class ``Linear`` or by name."""
-    general, named = None, {}
-    for label, group in q["config_groups"].items():
-        scheme = _weights(c, group, f"{key}.config_groups.{label}")
-        targets = _strings(group.get("targets")) or ["Linear"]
+    if not groups:
+        raise c.error("is empty", key, "at least one group")
+    general, named = None, Names(c, key, LEFT_OUT)
+    for label, group in groups.items():
+        where = f"{key}.{printable(label, 80)}"
+        scheme = _weights(c, group, where)
+        targets = _names(c, group.get("targets", ["Linear"]), f"{where}.targets")
+        if not targets:
+            raise c.error("is empty", f"{where}.targets", "Linear, or names of modules")
         if "Linear" in targets:
             if general is not None and general != scheme:
-                raise c.error("is a second group for all layers", f"{key}.config_groups.{label}", "one for Linear")
+                raise c.error("is a second group for all layers", where, "one for Linear")
             general = scheme
-        named |= {PREFIX.sub("", target): scheme for target in targets if target != "Linear"}
-    return Rules(general, named, wide, head=True, cache=_cache(q))
+        for i, target in enumerate(targets):
+            if target != "Linear":
+                named.add(target, scheme, f"{where}.targets.{i}")
+    return Rules(general, named, wide, head=True, cache=cache)
 
 
 def dtypes_of(c: Config, rules: Rules, modules: Iterable[Module], *, recurrent: bool) -> dict[str, str]:
@@ -223,12 +302,13 @@ def dtypes_of(c: Config, rules: Rules, modules: Iterable[Module], *, recurrent: 
     Raises:
         CodesignError: the dtype of unquantised tensors is missing or unknown.
     """
-    wide = _wide(c, rules)
+    wide, depth = _wide(c, rules), 0
     weights: dict[str, Counter[str]] = {}
     inputs: dict[str, Counter[str]] = {}
     for module in modules:
-        everywhere = rules.named.get(EXPERTS) if module.kind == "routed" else None
-        scheme = everywhere or rules.of(module.name, unnamed=module.kind not in ("router", "latent"))
+        layer = re.match(r"layers\.(\d+)\.", module.name)
+        depth = max(depth, int(layer[1]) + 1 if layer else 0)
+        scheme = rules.of(module, unnamed=module.kind not in ("router", "latent"))
         stored, fed = (scheme.weight, scheme.input or "bf16") if scheme else (wide, "bf16")
         weights.setdefault(module.kind, Counter())[stored] += module.parameters
         inputs.setdefault(module.kind, Counter())[fed] += module.parameters
@@ -238,7 +318,8 @@ def dtypes_of(c: Config, rules: Rules, modules: Iterable[Module], *, recurrent: 
             whole = counter.total()
             shares = ", ".join(f"{name} {count / whole:.0%}" for name, count in counter.most_common())
             c.note(f"{kind} weights are mixed ({shares}) and counted as {found[kind]}")
-    head = rules.of("lm_head", unnamed=rules.head)
+    head = rules.of(Module("head" if "v4" in c.family.casefold() else "lm_head", "head", 0), unnamed=rules.head)
+    rules.tell(depth)
     others = [most(inputs[kind]) for kind in ("attention", "shared", "dense") if kind in inputs]
     narrow = [dtype for dtype in others if dtype != "bf16"]
     fed = most(inputs["routed"]) if "routed" in inputs else "bf16"
