@@ -146,6 +146,7 @@ def test_the_program_tells_the_error_of_measured_power(capsys: pytest.CaptureFix
     assert all(0 <= g["median_ape"] < 0.85 for g in by_table.values())
 
 
+@pytest.mark.slow
 def test_power_is_fitted_to_by_no_one(tmp_path: Path) -> None:
     for path in (*DATA.glob("*.csv"), DATA.parent / "kernels/kernels-gemm.csv"):
         (tmp_path / path.name).write_text(path.read_text())

@@ -178,7 +178,7 @@ def test_latent_attention_expands_for_long_blocks(layer: MLA, tokens: int) -> No
     assert float(scan.tensor) == pytest.approx(2 * q * (c + (q + 1) / 2) * layer.heads * width)
 
 
-@pytest.mark.parametrize("name", ["deepseek-v3", "kimi-k3", "glm-5.2"])
+@pytest.mark.parametrize("name", ["deepseek-v3", "glm-5.2"])
 def test_one_more_request_never_serves_sooner(name: str) -> None:
     """Behind a long prefix: a chunk's latents are expanded once, whatever form the decode tokens of its step take."""
     c = case("gb200-nvl72", name)

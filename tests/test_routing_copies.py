@@ -202,6 +202,7 @@ def test_no_copies_are_the_law_itself_and_copies_join_on(skew: float) -> None:
     assert all(b < a * 1.01 for a, b in pairwise(load))
 
 
+@pytest.mark.slow
 def test_derivatives_of_copies_and_capacity_agree_with_differences() -> None:
     def total(x: jax.Array) -> jax.Array:
         tokens, ranks, copies, skew, factor = x
