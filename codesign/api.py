@@ -10,6 +10,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+from codesign.evaluation.pair_request import LINK, pair_arguments, refuse_alone
 from codesign.glossary import COUNTS
 
 Where = str | Path | None
@@ -32,9 +33,6 @@ _UNITS = {
 }  # fmt: skip
 _WHOLE = ("chips", "pp", "tp", "dp", "ep", "microbatches", "expert_chips")
 _DTYPES = ("weights", "kv_dtype", "attention_dtype")
-
-#: Arguments of the link between two pools.
-_LINK = ("link_bandwidth", "link_latency")
 
 
 def _checked(given: dict[str, Any]) -> dict[str, Any]:
@@ -248,11 +246,10 @@ def frontier(
     given = dict(locals())
     if experts_on is not None:
         from codesign.evaluation.pair import frontier_of_pairs
-        from codesign.evaluation.pair_request import pair_arguments
 
-        beside = {name: given[name] for name in ("expert_chips", *_LINK)}
+        beside = {name: given[name] for name in ("expert_chips", *LINK)}
         return frontier_of_pairs(*_prepared_pair(arch, experts_on, model, pair_arguments(given) | beside))
-    _alone(given)
+    refuse_alone(given)
     case, request, degrees = _prepared(arch, model, phase, given)
     from codesign.evaluation.choose import frontier_case
 
@@ -331,7 +328,7 @@ def _prepared_pair(arch: str, experts_on: str, model: str, given: dict[str, Any]
     given = _checked(given)
     asked = {k: given[k] for k in _ASKED if k in given}
     request = Request(phase="decode", **asked)
-    for name in _LINK:
+    for name in LINK:
         value = given[name]
         if value is not None and not value >= 0.0:
             raise CodesignError(f"{value!r}", key=name, allowed="0 or more")
@@ -345,16 +342,6 @@ def _prepared_pair(arch: str, experts_on: str, model: str, given: dict[str, Any]
         link = eqx.tree_at(lambda x: x.latency, link, given["link_latency"])
     degrees = PairDegrees(*(given[k] for k in ("chips", "tp", "expert_chips", "ep", "microbatches")))
     return case, experts, request, degrees, link
-
-
-def _alone(given: dict[str, Any]) -> None:
-    """Refuse arguments that have a meaning only where experts are on another system."""
-    from codesign.errors import CodesignError
-
-    for name in ("expert_chips", *_LINK):
-        if given[name] is not None:
-            key = name if name in _LINK else f"--{name.replace('_', '-')}"
-            raise CodesignError("has no meaning without another system", key=key, allowed="with --experts-on")
 
 
 def optimize(

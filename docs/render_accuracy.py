@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from codesign.calibration.serving.terms import SERVED
+
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- accuracy: written by docs/render_accuracy.py -->", "<!-- end of accuracy -->"
 GROUPS = {
@@ -22,9 +24,6 @@ FEWEST = 10
 
 #: Share of points in their intervals; half width over the median error; median error of a chip and model, at most.
 COVERAGE, WIDTH, GROUP = (0.80, 0.97), 2.0, 0.20
-
-#: Generations of which one chip was measured, in kernel tables and in serving points.
-ALONE_KERNELS, ALONE_SERVED = ("hopper",), ("blackwell", "cdna3", "cdna4")
 
 #: The largest error that a row may have: of the median, and of the mean where it has a bar.
 KERNELS = (0.15, None)
@@ -60,9 +59,11 @@ def _line(row: Row) -> str:
     return f"| {' | '.join([row.words, *told, f'**missed**: {bar}' if row.misses else bar])} |"
 
 
-def _alone(numbers: list[dict[str, Any]], generations: tuple[str, ...]) -> int:
-    """Numbers of generations with one measured chip."""
-    return sum(n["level"] == "generation" and n["of"] in generations for n in numbers)
+def _alone(numbers: list[dict[str, Any]]) -> int:
+    """Numbers of generations of which one chip has numbers of its own."""
+    measured = {n["of"] for n in numbers if n["level"] == "chip"}
+    alone = {name for name, chips in SERVED.items() if len(measured & set(chips)) == 1}
+    return sum(n["level"] == "generation" and n["of"] in alone for n in numbers)
 
 
 def _intervals(g: dict[str, Any]) -> list[str]:
@@ -121,7 +122,7 @@ def render() -> str:
     missed = [row.words for row in rows if row.misses]
     verdict = f"Bars missed: {len(missed)} of {len(barred)}" + (f" ({'; '.join(missed)})." if missed else ".")
     own = kernels["chip_specific_numbers"] + serving["chip_specific_numbers"]
-    alone = _alone(kernels["numbers"], ALONE_KERNELS) + _alone(serving["numbers"], ALONE_SERVED)
+    alone = _alone(kernels["numbers"]) + _alone(serving["numbers"])
     lines = [
         BEGIN,
         "| predicted against measured | points | median error | mean error | bar, median / mean |",

@@ -19,7 +19,7 @@ from codesign.calibration import store as kernels
 from codesign.calibration.constants import FORMS, LAWS
 from codesign.calibration.predict import Z90
 from codesign.calibration.serving import store
-from codesign.calibration.serving.predict import NEW_CHIP, NEW_MODEL, strata, unseen_variance
+from codesign.calibration.serving.predict import NEW_CHIP, NEW_MODEL, in_flight, strata, unseen_variance
 from codesign.calibration.serving.terms import OVERHEADS, Line
 from codesign.evaluation.case import GPU_VENDORS, OWN_LATENCIES, Case
 from codesign.evaluation.solve import solve
@@ -91,7 +91,7 @@ def half_width(case: Case, mapping: Mapping, load: Load, framework: str | None, 
     j = (fit.shifts.onto @ g) * fit.shifts.sees([line])[0]
     variance = j @ fit.covariance @ j + unseen_variance(fit.shifts, line, g, without_framework=framework is None)
     known = {key.split("|")[1] for key in scatter if "|" in key}
-    flight = float(load.batch * mapping.dp * mapping.microbatches)
+    flight = float(in_flight(load, mapping))
     wide = scatter[next(k for k in strata(chip, case.model.name, framework, flight) if k in scatter)]
     words = ["constants", "scatter of measured points"]
     if chip not in scatter:

@@ -8,7 +8,7 @@ import typer
 
 from codesign.cli import arguments as arg
 from codesign.errors import CodesignError
-from codesign.evaluation.pair_request import pair_arguments
+from codesign.evaluation.pair_request import pair_arguments, refuse_alone
 
 
 def register(app: typer.Typer) -> None:
@@ -99,7 +99,7 @@ def evaluate(
 
         arg.answer(_pair(arch, experts_on, expert_chips, model, request), as_json, pairs.pair)
         return
-    _alone(expert_chips)
+    refuse_alone({"expert_chips": expert_chips})
     arg.answer(api.evaluate(arch, model, **request).to_json(), as_json, tables.evaluation)
 
 
@@ -168,8 +168,7 @@ def frontier(
         else:
             pairs.refusal(_pair(arch, experts_on, expert_chips, model, request))
         return
-    _alone(expert_chips)
-    found = [point.to_json() for point in api.frontier(arch, model, **request)]
+    found = [point.to_json() for point in api.frontier(arch, model, **request, expert_chips=expert_chips)]
     if found or as_json:
         arg.answer(found, as_json, tables.frontier)
     else:
@@ -224,12 +223,6 @@ def _nothing(result: dict[str, Any]) -> None:
         batch = tables.count(result["request"]["batch"])
         tables.refusal(result, f"{tables.mapping_words(result['mapping'])}; batch {batch} per instance", out)
     tables.warnings(result["warnings"], out)
-
-
-def _alone(expert_chips: int | None) -> None:
-    """Refuse what has a meaning only where experts are on another system."""
-    if expert_chips is not None:
-        raise CodesignError("has no meaning without another system", key="--expert-chips", allowed="with --experts-on")
 
 
 def _pair(arch: str, experts_on: str, expert_chips: int | None, model: str, request: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,25 @@ FOREIGN = (
 )  # fmt: skip
 
 
+#: Arguments of the link between two pools.
+LINK = ("link_bandwidth", "link_latency")
+
+
+def refuse_alone(given: Mapping[str, Any]) -> None:
+    """Refuse arguments that have a meaning only where experts are on another system.
+
+    Args:
+        given: arguments by name; None is not given.
+
+    Raises:
+        CodesignError: one is given.
+    """
+    for name in ("expert_chips", *LINK):
+        if given.get(name) is not None:
+            key = name if name in LINK else f"--{name.replace('_', '-')}"
+            raise CodesignError("has no meaning without another system", key=key, allowed="with --experts-on")
+
+
 def pair_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     """What a pair takes of the arguments of an evaluation.
 

@@ -30,6 +30,8 @@ from codesign.calibration.serving.terms import (
     generation_of,
 )
 from codesign.lanes import FAMILIES
+from codesign.mapping import Mapping as Degrees
+from codesign.objective.metrics import Load
 
 #: Names of the scatter of models, and of chips, that were left out.
 NEW_MODEL, NEW_CHIP = "model left out", "chip left out"
@@ -103,10 +105,9 @@ def strata(chip: str, model: str, framework: str | None = None, flight: float = 
     return f"{pair}|{framework}|{band}", f"{pair}|{framework}", pair, chip, ""
 
 
-def in_flight(points: Points) -> np.ndarray:
-    """Requests in flight on all instances, (n,)."""
-    mapping = points.mapping
-    return np.asarray(points.load.batch) * np.asarray(mapping.dp) * np.asarray(mapping.microbatches)
+def in_flight(load: Load, degrees: Degrees) -> np.ndarray:
+    """Requests in flight on all instances, shaped like the batch."""
+    return np.asarray(load.batch) * np.asarray(degrees.dp) * np.asarray(degrees.microbatches)
 
 
 def unseen(shifts: Shifts, program: Program, slopes: np.ndarray, without: str | None) -> np.ndarray:
@@ -165,7 +166,7 @@ def predict(program: Program, found: Served, scatter: Mapping[str, float], *, wi
     models = {key.split("|")[1] for key in scatter if "|" in key}
     half = np.empty(len(program.points))
     model = program.points.model.name
-    flight = in_flight(program.points)
+    flight = in_flight(program.points.load, program.points.mapping)
     for i, (chip, framework) in enumerate(zip(program.points.chips, program.points.frameworks, strict=True)):
         key = next(k for k in strata(chip, model, framework, flight[i]) if k in scatter)
         half[i] = scatter[key]
@@ -185,24 +186,11 @@ def scatter_of(programs: Sequence[Program], found: Served) -> dict[str, float]:
     errors: dict[str, list[float]] = {}
     for p in programs:
         left = np.abs(p.predict(arguments(p, found)) - np.log(p.points.tpot))
-        flight = in_flight(p.points)
+        flight = in_flight(p.points.load, p.points.mapping)
         for i in np.flatnonzero((p.points.splits == "fit") & np.isfinite(left)):
             for key in strata(p.points.chips[i], p.points.model.name, p.points.frameworks[i], flight[i]):
                 errors.setdefault(key, []).append(float(left[i]))
     return {k: float(np.quantile(v, HELD)) for k, v in errors.items() if len(v) >= FEWEST or not k}
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """Errors of points whose chip, model or both were left out of the fit.
-
-    Attributes:
-        out: what was.
-        log_ratio: predicted over measured, (n,).
-    """
-
-    out: "Out"
-    log_ratio: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -238,6 +226,19 @@ class Out:
     def predicted(self, points: Points) -> np.ndarray:
         """Points that have all of them, (n,): what is predicted."""
         return np.all(self._of(points), axis=0)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Errors of points whose chip, model or both were left out of the fit.
+
+    Attributes:
+        out: what was.
+        log_ratio: predicted over measured, (n,).
+    """
+
+    out: Out
+    log_ratio: np.ndarray
 
 
 def leave_out(programs: Sequence[Program], found: Served, out: Out) -> LeftOut:

@@ -148,7 +148,7 @@ def held_back(found: Iterable[Predicted]) -> list[dict[str, Any]]:
     rows = []
     for p in found:
         points = p.points
-        users = in_flight(points)
+        users = in_flight(points.load, points.mapping)
         for i in np.flatnonzero((points.splits == "check") & np.isfinite(points.tpot)):
             values = (points.chips[i], points.model.name, points.frameworks[i], float(users[i]), float(points.tpot[i]))
             rows.append(dict(zip(store.HELD_BACK, (*values, float(p.tpot[i]), float(p.half[i])), strict=True)))
