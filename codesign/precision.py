@@ -2,7 +2,9 @@
 
 Bytes and arithmetic formats are JAX leaves: BF16 and FP8 variants of a model share one compilation.
 Bits per weight include the scales: MXFP4 has one 8-bit scale per 32 weights, NVFP4 one per 16, block FP8 one 32-bit
-scale per 128 x 128, INT4 groups of 32 a 16-bit scale.
+scale per 128 x 128, integers in groups of g a 16-bit scale, and with ``_zero`` a zero point of as many bits as a
+weight: b + 16/g or b + (16 + b)/g bits.  ``int4``, ``int8`` and ``fp8`` have one scale per channel or tensor, which is
+not counted.
 """
 
 import equinox as eqx
@@ -23,6 +25,14 @@ BYTES = {
     "nvfp4": 0.5 + 1.0 / 16,
     "int4": 0.5,
     "int4_group32": 0.5 + 2.0 / 32,
+    "int4_group64": 0.5 + 2.0 / 64,
+    "int4_group128": 0.5 + 2.0 / 128,
+    "int4_group32_zero": 0.5 + 2.5 / 32,
+    "int4_group64_zero": 0.5 + 2.5 / 64,
+    "int4_group128_zero": 0.5 + 2.5 / 128,
+    "int8_group32": 1.0 + 2.0 / 32,
+    "int8_group64": 1.0 + 2.0 / 64,
+    "int8_group128": 1.0 + 2.0 / 128,
 }
 
 #: The narrowest tensor format that can multiply each storage format.
@@ -38,6 +48,14 @@ ARITHMETIC = {
     "nvfp4": "fp4",
     "int4": "fp4",
     "int4_group32": "fp4",
+    "int4_group64": "fp4",
+    "int4_group128": "fp4",
+    "int4_group32_zero": "fp4",
+    "int4_group64_zero": "fp4",
+    "int4_group128_zero": "fp4",
+    "int8_group32": "fp8",
+    "int8_group64": "fp8",
+    "int8_group128": "fp8",
 }
 
 #: Weight classes, then what moves.

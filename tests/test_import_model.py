@@ -186,79 +186,6 @@ def test_layers_of_their_own_width(tmp_path: Path) -> None:
     assert found.depth == 3
 
 
-# --- quantisation
-
-
-def quantised(folder: Path, name: str, table: dict[str, Any] | None) -> ModelFile:
-    config = raw(name)
-    config.pop("quantization_config", None)
-    return import_model(written(folder, config | ({"quantization_config": table} if table else {})), "imported").model
-
-
-def test_block_fp8_and_plain(tmp_path: Path) -> None:
-    fp8 = import_model(path("deepseek-ai--DeepSeek-R1"), "imported").model.dtypes
-    assert {fp8.routed, fp8.shared, fp8.dense, fp8.attention} == {"fp8_block"}
-    assert (fp8.router, fp8.embedding, fp8.head, fp8.activation, fp8.dispatch) == ("bf16", "bf16", "bf16", "fp8", "fp8")
-    wide = quantised(tmp_path, "deepseek-ai--DeepSeek-R1", None).dtypes
-    assert {wide.routed, wide.attention, wide.activation} == {"bf16"}
-
-
-def test_modules_that_stay_wide(tmp_path: Path) -> None:
-    wide = ["lm_head", "model.layers.*.self_attn*"]
-    table = {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": wide}
-    found = quantised(tmp_path, "deepseek-ai--DeepSeek-R1", table).dtypes
-    assert (found.attention, found.routed, found.shared, found.head) == ("bf16", "fp8", "fp8", "bf16")
-
-
-def test_a_class_takes_what_most_of_it_has_and_says_so(tmp_path: Path) -> None:
-    config = raw("deepseek-ai--DeepSeek-R1")
-    wide = [f"model.layers.{i}.self_attn.{m}" for i in range(61) for m in ("q_a_proj", "q_b_proj", "kv_b_proj")]
-    config["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": wide}
-    found = import_model(written(tmp_path, config), "imported")
-    # Of 187.1 M the output projection has 117.4 M and the latent's 4.1 M: 65 %.
-    assert found.model.dtypes.attention == "nvfp4"
-    told = "ttention weights are mixed (nvfp4 65%, bf16 35%)"
-    assert any(told in note for note in found.notes)
-    assert f"# A{told}" in found.text
-
-
-def test_precision_by_module(tmp_path: Path) -> None:
-    layers = {f"model.layers.{i}.mlp.experts": {"quant_algo": "W4A16_NVFP4", "group_size": 16} for i in range(3, 61)}
-    layers |= {f"model.layers.{i}.self_attn.o_proj": {"quant_algo": "FP8"} for i in range(61)}
-    table = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
-    found = quantised(tmp_path, "deepseek-ai--DeepSeek-R1", table).dtypes
-    assert (found.routed, found.attention, found.shared, found.dense) == ("nvfp4", "fp8", "bf16", "bf16")
-    assert (found.expert_activation, found.activation) == ("bf16", "fp8")
-
-
-def test_quantisation_beside_the_configuration(tmp_path: Path) -> None:
-    config = raw("nvidia--NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4")
-    file = written(tmp_path, config)
-    assert import_model(file, "imported").model.dtypes.routed == "bf16"
-    beside = {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}}
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
-    found = import_model(file, "imported").model.dtypes
-    assert (found.routed, found.latent, found.router, found.published_kv) == ("nvfp4", "bf16", "bf16", "fp8")
-
-
-@pytest.mark.parametrize(
-    ("table", "problem"),
-    [
-        ({"quant_method": "awq", "bits": 4}, "quant_method: unknown method 'awq'"),
-        ({"quant_method": "fp8", "weight_block_size": [64, 64]}, r"weight_block_size: unknown block \[64, 64\]"),
-        ({"quant_algo": "W4A8_AWQ"}, "quant_algo: unknown algorithm 'W4A8_AWQ'"),
-        ({"bits": 4}, "quant_method: is missing"),
-        (
-            {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"type": "int", "num_bits": 3}}}},
-            "config_groups.g.weights: unknown storage: int of 3 bits",
-        ),
-    ],
-)
-def test_unknown_quantisation(tmp_path: Path, table: dict[str, Any], problem: str) -> None:
-    with pytest.raises(CodesignError, match=problem):
-        quantised(tmp_path, "deepseek-ai--DeepSeek-R1", table)
-
-
 # A model to count by hand: 2 layers of width 64, 4 query and 2 KV heads of 16, 4 experts of 3 x 64 x 32, 256 words.
 TINY = {
     "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 64, "vocab_size": 256, "num_hidden_layers": 2,
@@ -268,172 +195,6 @@ TINY = {
     "max_position_embeddings": 1024,
 }  # fmt: skip
 ROUTED = 2 * 4 * 3 * 64 * 32
-ATTENTION = 2 * (64 * 16 * (4 + 2 + 2 + 4) + 2 * 16 + 2 * 64)  # matrices, norms of queries and keys, norms of layers
-ROUTER, WORDS, LAST = 2 * 4 * 64, 256 * 64, 64
-FP8 = {"weights": {"type": "float", "num_bits": 8}, "input_activations": {"type": "float", "num_bits": 8}}
-NVFP4 = {"weights": {"type": "float", "num_bits": 4, "group_size": 16}}
-
-
-def grouped(*groups: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """The settings of compressed-tensors."""
-    return {"quant_method": "compressed-tensors", "config_groups": {f"g{i}": g for i, g in enumerate(groups)}} | more
-
-
-def held(routed: float, attention: float, head: float = 2.0) -> float:
-    """Bytes of the small model with so many bytes per parameter; router and embedding are BF16."""
-    return ROUTED * routed + ATTENTION * attention + 2 * (ROUTER + WORDS) + (WORDS + LAST) * head
-
-
-def small(folder: Path, table: Any, key: str = "quantization_config", **more: Any) -> Imported:
-    return import_model(written(folder, TINY | {key: table} | more), "imported")
-
-
-@pytest.mark.parametrize("before", ["", "model.", "language_model.model.", "model.language_model."])
-@pytest.mark.parametrize(
-    ("table", "expected"),
-    [
-        (grouped(FP8 | {"targets": ["re:.*mlp.*"]}), held(1, 2)),
-        (grouped(FP8 | {"targets": [r"re:^<>layers\.\d+\.mlp\.experts\.\d+\.(gate|up|down)_proj$"]}), held(1, 2)),
-        (
-            grouped(NVFP4 | {"targets": [r"re:.*mlp\.experts\..*"]}, FP8 | {"targets": ["re:.*self_attn.*"]}),
-            held(0.5625, 1),
-        ),
-        # A name wins over an expression, and an expression over the class.
-        (grouped(FP8 | {"targets": ["Linear"]}, NVFP4 | {"targets": [r"re:.*\.experts\..*"]}), held(0.5625, 1, 1)),
-        (grouped(FP8 | {"targets": ["Linear"]}, ignore=["lm_head", r"re:<>layers\..*self_attn.*"]), held(1, 2)),
-        (grouped(FP8 | {"targets": ["Linear"]}, ignore=["re:.*lm_head", "re:^(?!.*experts).*$"]), held(1, 2)),
-        (grouped(FP8 | {"targets": ["Linear"]}, ignore=[r"re:.*(qkv|o)_proj$"]), held(1, 2, 1)),
-        # What is to stay wide does so whatever else names it.
-        (grouped(FP8 | {"targets": ["re:.*mlp.*", "re:.*attn.*"]}, ignore=["re:.*attn.*"]), held(1, 2)),
-        ({"quant_method": "fp8", "ignored_layers": ["<>layers.0.self_attn", "<>layers.1.self_attn"]}, held(1, 2)),
-        ({"quant_method": "fp8", "ignored_layers": ["<>layers.*.self_attn"], "ignore": ["lm_head"]}, held(1, 2)),
-        (
-            {
-                "quant_method": "fp8",
-                "modules_to_not_convert": [f"<>layers.{i}.self_attn.{m}_proj" for i in (0, 1) for m in ("qkv", "o")],
-            },
-            held(1, 2),
-        ),
-        (
-            {
-                "quant_method": "fp8",
-                "modules_to_not_convert": [
-                    f"<>layers.{i}.mlp.experts.{n}.{m}_proj"
-                    for i in (0, 1) for n in range(4) for m in ("gate_up", "down")
-                ],
-            },
-            held(2, 1),
-        ),
-    ],
-)  # fmt: skip
-def test_bytes_by_names_of_modules(before: str, table: dict[str, Any], expected: float, tmp_path: Path) -> None:
-    def filled(value: Any) -> Any:
-        return json.loads(json.dumps(value).replace("<>", before))
-
-    found = small(tmp_path, filled(table))
-    assert counted(found).counts().weight_bytes == expected
-    assert not any("matches no" in note or "mixed" in note for note in found.notes)
-    # The older name of the settings.
-    assert small(tmp_path, filled(table), "compression_config").model == found.model
-
-
-def test_up_is_no_part_of_another_name(tmp_path: Path) -> None:
-    found = small(tmp_path, grouped(FP8 | {"targets": ["re:.*up_proj$", "re:.*v_proj$"]}))
-    # One of three equal matrices of an expert; 2 of 12 heads of the attention.
-    assert any("outed weights are mixed (bf16 67%, fp8 33%)" in note for note in found.notes)
-    assert any("ttention weights are mixed (bf16 83%, fp8 17%)" in note for note in found.notes)
-
-
-@pytest.mark.parametrize(
-    ("table", "told"),
-    [
-        ({"quant_method": "fp8", "ignore": ["model.layers.0.self_attn.nothing"]}, "'model.layers.0.self_attn.nothing'"),
-        (
-            {"quant_method": "fp8", "ignore": ["re:.*nothing.*", "*.nothing"]},
-            "'re:.*nothing.*' (and 1 more) matches no",
-        ),
-        (grouped(FP8 | {"targets": ["LlamaAttention"]}), "config_groups: 'LlamaAttention' matches no"),
-        ({"quantized_layers": {"model.layers.0.mpl": {"quant_algo": "FP8"}}}, "quantized_layers: 'model.layers.0.mpl'"),
-        (
-            {"quant_method": "fp8", "ignore": ["model.layers.0.mlp.experts.1"]},
-            "'model.layers.0.mlp.experts.1' names some",
-        ),
-        ({"quant_method": "fp8", "ignore": [r"re:.*experts\.[01]\..*"]}, "names some experts of a layer only"),
-        ({"quant_algo": "FP8", "kv_cache_quant_algo": "NVFP4"}, "kv_cache_quant_algo: NVFP4 is not read"),
-        (grouped(FP8, sparsity_config={"format": "sparse-24-bitmask"}), "sparsity_config is left out"),
-    ],
-)
-def test_what_is_passed_over_is_told(tmp_path: Path, table: dict[str, Any], told: str) -> None:
-    assert any(told in note for note in small(tmp_path, table).notes)
-
-
-def test_parts_that_are_never_counted_need_no_note(tmp_path: Path) -> None:
-    names = ["lm_head", "model.embed_tokens", "model.layers.0.input_layernorm", "model.layers.1.mlp.gate", "mtp.*"]
-    names += ["model.layers.2*", "model.visual*", "re:.*vision_tower.*", "gate", "model.layers.2.eh_proj"]
-    found = small(tmp_path, {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": names})
-    assert found.notes == ()
-
-
-@pytest.mark.parametrize(
-    ("table", "key", "problem"),
-    [
-        (5, "", "5 is of the wrong type (allowed: a table)"),
-        ([], "", "a list is of the wrong type (allowed: a table)"),
-        ({}, ".quant_method", "is missing (allowed: fp8,"),
-        ({"quant_method": ["fp8"]}, ".quant_method", "unknown method a list"),
-        ({"quant_method": "awq", "config_groups": {"g": FP8}}, ".quant_method", "unknown method 'awq'"),
-        ({"quant_method": "modelopt"}, ".quant_algo", "is missing (allowed: NVFP4,"),
-        ({"quant_method": "fp8", "ignore": 5}, ".ignore", "5 is of the wrong type (allowed: a list of names)"),
-        ({"quant_method": "fp8", "ignore": "lm_head"}, ".ignore", "'lm_head' is of the wrong type"),
-        ({"quant_method": "fp8", "ignored_layers": ["a", 5]}, ".ignored_layers.1", "5 is of the wrong type"),
-        ({"quant_method": "fp8", "ignore": ["re:(["]}, ".ignore.0", "'re:([' is no regular expression"),
-        ({"quant_method": "fp8", "ignore": ["re:"]}, ".ignore.0", "is empty"),
-        ({"quant_method": "fp8", "ignore": [r"re:^(?!model\.).*"]}, ".ignore", "'re:^(?!model"),
-        ({"quant_method": "fp8", "weight_block_size": {"a": 1}}, ".weight_block_size", "unknown block"),
-        ({"quant_algo": ["NVFP4"]}, ".quant_algo", "unknown algorithm a list (allowed: NVFP4,"),
-        ({"quant_algo": "MIXED_PRECISION"}, ".quantized_layers", "is missing"),
-        ({"quantized_layers": {"a": {"quant_algo": ["x"]}}}, ".quantized_layers.a.quant_algo", "unknown algorithm"),
-        ({"quantized_layers": {"a": 5}}, ".quantized_layers.a", "5 is of the wrong type"),
-        ({"quantized_layers": [1]}, ".quantized_layers", "a list is of the wrong type"),
-        ({"quant_algo": "FP8", "kv_cache_scheme": [8]}, ".kv_cache_scheme", "a list is of the wrong type"),
-        (grouped(), ".config_groups", "is empty (allowed: at least one group)"),
-        ({"quant_method": "compressed-tensors"}, ".config_groups", "is missing"),
-        ({"quant_method": "compressed-tensors", "config_groups": [1]}, ".config_groups", "a list is of the wrong type"),
-        (grouped(FP8 | {"input_activations": "x"}), ".config_groups.g0.input_activations", "'x' is of the wrong type"),
-        (
-            grouped(FP8 | {"input_activations": {"num_bits": ["x"]}}),
-            ".config_groups.g0.input_activations", "unknown storage",
-        ),
-        (
-            grouped({"weights": {"type": {}, "num_bits": [8], "group_size": "x"}}),
-            ".config_groups.g0.weights", "unknown storage",
-        ),
-        (grouped(FP8 | {"targets": 5}), ".config_groups.g0.targets", "5 is of the wrong type"),
-        (grouped(FP8 | {"targets": []}), ".config_groups.g0.targets", "is empty"),
-        (
-            grouped(FP8 | {"targets": ["re:.*mlp.*"]}, NVFP4 | {"targets": ["re:.*experts.*"]}),
-            ".config_groups", "'re:.*mlp.*' and 're:.*experts.*' store",
-        ),
-        (
-            grouped(FP8 | {"targets": ["model.layers.0.mlp"]}, NVFP4 | {"targets": ["layers.0.mlp"]}),
-            ".config_groups.g1.targets.0", "'layers.0.mlp' is stored in two ways",
-        ),
-    ],
-)  # fmt: skip
-def test_settings_of_the_wrong_type(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: Any, key: str, problem: str
-) -> None:
-    file = written(tmp_path, TINY | {"quantization_config": table})
-    assert run(["import-model", str(file), "--name", "mine", "--out", "-"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert f"config.json: quantization_config{key}: {problem}" in error
-
-
-def test_errors_name_the_file_beside(tmp_path: Path) -> None:
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "FP8", "ignore": 5}}))
-    with pytest.raises(CodesignError, match=r"^hf_quant_config\.json: quantization\.ignore: 5 is of the wrong type"):
-        import_model(written(tmp_path, TINY), "imported")
 
 
 @pytest.mark.parametrize("name", sorted(file.name.removesuffix("_config.json") for file in CONFIGS.glob("*.json")))
@@ -522,6 +283,103 @@ def test_a_missing_field_is_an_error_or_told_or_does_not_matter(name: str, tmp_p
 def test_bad_fields(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(CodesignError, match=problem):
         import_model(written(tmp_path, raw("deepseek-ai--DeepSeek-R1") | changes), "imported")
+
+
+LLAVA = {"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava"}
+BARE = {key: value for key, value in TINY.items() if key != "architectures"}
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        (
+            TINY | {"architectures": ["TotallyNewForCausalLM"], "model_type": "qwen3_moe"},
+            "architectures: unknown architecture TotallyNewForCausalLM, qwen3_moe",
+        ),
+        (
+            TINY | {"architectures": ["Qwen3MoeForSequenceClassification"], "model_type": "qwen3_moe"},
+            "architectures: unknown architecture Qwen3MoeForSequenceClassification",
+        ),
+        (
+            TINY | {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "draft_vocab_size": 32000},
+            "architectures: unknown architecture LlamaForCausalLMEagle3",
+        ),
+        # The same drafter under the name of its target.
+        (TINY | {"draft_vocab_size": 32000}, "draft_vocab_size: 32000: a drafter is no model of its own"),
+        (TINY | {"architectures": ["DeepseekV3ForCausalLMNextN"]}, "unknown architecture DeepseekV3ForCausalLMNextN"),
+        (BARE | {"model_type": "qwen3_more"}, "model_type: unknown architecture qwen3_more"),
+        (TINY | {"architectures": [5], "model_type": "qwen3_moe"}, "architectures: a list is of the wrong type"),
+        # Outer classes count where the text model has none.
+        (
+            LLAVA | {"text_config": BARE | {"model_type": "qwen3_moe"}},
+            "json: architectures: unknown architecture LlavaForConditionalGeneration",
+        ),
+        (
+            {"architectures": ["Qwen3VLMoeForConditionalGeneration"]}
+            | {"text_config": TINY | {"architectures": ["X"]}},
+            "json: text_config.architectures: unknown architecture X",
+        ),
+    ],
+)
+def test_a_class_that_is_unknown_is_not_read_as_its_type(
+    config: dict[str, Any], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["import-model", str(written(tmp_path, config)), "--name", "mine", "--out", "-"]
+    assert run(command) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert problem in error
+    assert "(allowed: " in error
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TINY | {"architectures": ["TotallyNewForCausalLM"], "model_type": "qwen3_moe"},
+        LLAVA | {"text_config": BARE | {"model_type": "qwen3_moe"}},
+    ],
+)
+def test_the_setting_that_the_error_names_reads_a_class_as_its_type(config: dict[str, Any], tmp_path: Path) -> None:
+    told = str(refusal(tmp_path, config))
+    assert "; --set config.architectures=qwen3_moe has it read as its model_type" in told
+    found = import_model(written(tmp_path, config), "imported", settings=["config.architectures=qwen3_moe"])
+    assert found.architecture == "qwen3_moe"
+    assert counted(found).counts().routed_parameters == ROUTED
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TINY, BARE | {"model_type": "qwen3_moe"}, BARE | {"architectures": None, "model_type": "qwen3_moe"},
+        BARE | {"architectures": [], "model_type": "qwen3_moe"}, TINY | {"architectures": ["Qwen3MoeModel"]},
+        TINY | {"model_type": "novel"}, TINY | {"architectures": ["NewForCausalLM", "Qwen3MoeForCausalLM"]},
+        LLAVA | {"text_config": TINY}, {"model_type": "llava", "text_config": BARE | {"model_type": "qwen3_moe"}},
+        {"architectures": ["Qwen3VLMoeForConditionalGeneration"], "text_config": BARE},
+    ],
+)  # fmt: skip
+def test_a_class_or_a_type_that_is_known(config: dict[str, Any], tmp_path: Path) -> None:
+    expected = outcome(tmp_path, TINY)[0]
+    assert outcome(tmp_path, config)[0] == expected
+
+
+def test_an_empty_list_of_layers_without_rotation_is_the_pattern(tmp_path: Path) -> None:
+    """As the architecture defines it: an empty ``no_rope_layers`` is none, an empty ``moe_layers`` is one."""
+    config = raw("meta-llama--Llama-4-Scout-17B-16E-Instruct")
+    text = config["text_config"]
+    text.pop("layer_types", None)
+    text.pop("no_rope_layers", None)
+    for every, rotated in ((4, 36), (6, 40)):
+        text |= {"no_rope_layer_interval": every, "no_rope_layers": []}
+        found = import_model(written(tmp_path, config), "imported")
+        assert counted(found).counts().window_bytes_per_sequence == rotated * 8192 * 2 * 8 * 128
+        given = [int(i % every != every - 1) for i in range(48)]
+        text["no_rope_layers"] = given
+        assert import_model(written(tmp_path, config), "imported").model == found.model
+    text["no_rope_layers"] = [1] * 47
+    with pytest.raises(CodesignError, match=r"text_config\.no_rope_layers: has 47 entries"):
+        import_model(written(tmp_path, config), "imported")
+    text |= {"no_rope_layers": [], "moe_layers": []}
+    assert counted(import_model(written(tmp_path, config), "imported")).counts().routed_parameters == 0
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '"text"', "{}", "[" * 100_000])

@@ -14,7 +14,9 @@ from codesign.catalog.schema import CatalogFile
 
 #: Storage formats; `codesign.precision.BYTES` says how many bytes each takes.
 Dtype = Literal[
-    "fp32", "bf16", "fp16", "fp8", "fp8_block", "mxfp8", "int8", "mxfp4", "nvfp4", "int4", "int4_group32"
+    "fp32", "bf16", "fp16", "fp8", "fp8_block", "mxfp8", "int8", "mxfp4", "nvfp4", "int4", "int4_group32",
+    "int4_group64", "int4_group128", "int4_group32_zero", "int4_group64_zero", "int4_group128_zero", "int8_group32",
+    "int8_group64", "int8_group128",
 ]  # fmt: skip
 
 Width = Annotated[int, Field(ge=1, le=10_000_000)]

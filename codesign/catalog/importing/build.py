@@ -64,7 +64,38 @@ RECURRENT = ("kda", "gdn", "lightning", "mamba2")
 #: Architectures without a tied variant, whose configurations may leave the field out.
 UNTIED = ("Llama4", "llama4", "DeepseekV4", "deepseek_v4")
 
+#: Endings of classes that have the whole model and a head for words, or no head of their own.  Classes with another
+#: ending are other models: a head for classes of texts, a drafter.
+ENDINGS = ("forcausallm", "forconditionalgeneration", "lmheadmodel", "model")
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def _stem(name: str) -> str:
+    """A class or ``model_type`` as names are compared: without ending, case and marks."""
+    plain = re.sub(r"[^a-z0-9]", "", name.casefold())
+    return next((plain.removesuffix(ending) for ending in ENDINGS if plain.endswith(ending)), plain)
+
+
+_STEMS = {_stem(name): name for name in reversed(ARCHITECTURES)}
+
+
+def _known(c: Config) -> str:
+    """The name of `ARCHITECTURES` that a configuration has.
+
+    Where classes are named, one of them must be known: a known ``model_type`` does not make a drafter or a classifier
+    of the family that model.
+
+    Raises:
+        CodesignError: neither a known class nor, without one, a known ``model_type``.
+    """
+    classes = c.classes()
+    if classes and not any(_stem(name) in _STEMS for name in classes):
+        raise unknown_architecture(c, ARCHITECTURES)
+    for name in c.architectures():
+        if name in ARCHITECTURES or _stem(name) in _STEMS:
+            return name if name in ARCHITECTURES else _STEMS[_stem(name)]
+    raise unknown_architecture(c, ARCHITECTURES)
 
 
 @dataclass(frozen=True)
@@ -110,10 +141,9 @@ def import_model(
     if not _NAME.fullmatch(name):
         raise CodesignError(f"{printable(name, 80)!r} is no name", key="--name", allowed="letters, digits, . _ and -")
     c = Config(read_json(path, label), label, parse_settings(settings))
-    known = next((a for a in c.architectures() if a in ARCHITECTURES), None)
-    if known is None:
-        raise unknown_architecture(c, ARCHITECTURES)
-    c.family = known
+    known = c.family = _known(c)
+    drafts = "a drafter is no model of its own; model files tell it in [drafts]"
+    c.refuse("draft_vocab_size", allowed="the configuration of the model that it drafts for", because=drafts)
     structure = ARCHITECTURES[known](c).prune()
     hidden = c.whole("hidden_size")
     rules = read_rules(c, *_beside(path, quantization))

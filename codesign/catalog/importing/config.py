@@ -97,14 +97,30 @@ class Config:
             other._where = ""
         return other
 
+    def classes(self) -> list[str]:
+        """Names of the model's class: the text model's own, or where it has none the whole checkpoint's."""
+        for source, c in ((self._inner, self), (self._outer, self.told_of("architectures"))):
+            given = source.get("architectures")
+            if isinstance(given, str):
+                given = [given]
+            if given is not None and not (isinstance(given, list) and all(isinstance(name, str) for name in given)):
+                raise c.error(f"{told(given)} is of the wrong type", "architectures", "a list of names")
+            if given:
+                return given
+        return []
+
+    def types(self) -> list[str]:
+        """``model_type`` of the text model, then that of the whole checkpoint."""
+        found = [source.get("model_type") for source in (self._inner, self._outer)]
+        return [name for name in found if isinstance(name, str)]
+
     def architectures(self) -> list[str]:
         """Names of the architecture, from the text model's own to the whole checkpoint's."""
-        names: list[str] = []
-        for source in (self._inner, self._outer):
-            given = source.get("architectures")
-            names += [a for a in given if isinstance(a, str)] if isinstance(given, list) else []
-            names += [source["model_type"]] if isinstance(source.get("model_type"), str) else []
-        return list(dict.fromkeys(names))
+        inner, outer = self._inner.get("model_type"), self._outer.get("model_type")
+        classes = self.classes()
+        own = classes if self._inner.get("architectures") else []
+        names = [*own, inner, *classes, outer]
+        return list(dict.fromkeys(name for name in names if isinstance(name, str)))
 
     def get(self, *keys: str) -> Any:
         """The first of these fields that is given and not null, else None."""
@@ -244,10 +260,16 @@ class Config:
             self.notes.append(text)
 
 
-def unknown_architecture(config: Config, known: Iterable[str]) -> CodesignError:
+def unknown_architecture(config: Config, known: Collection[str]) -> CodesignError:
     """The error for an architecture that no reader is written for."""
     names = config.architectures()
     if not names:
         return config.error("is missing, and so is model_type", "architectures", "the name of a known architecture")
-    shown = ", ".join(printable(name) for name in names)
-    return config.error(f"unknown architecture {shown}", "architectures", allowed_names(names[0], known))
+    classes = config.classes()
+    key = "architectures" if classes else "model_type"
+    shown = ", ".join(printable(name) for name in dict.fromkeys([*classes, *names]))
+    allowed = allowed_names((classes or names)[0], known)
+    typed = next((name for name in config.types() if name in known), None)
+    if classes and typed:
+        allowed = f"{allowed}; --set config.architectures={typed} has it read as its model_type"
+    return config.told_of(key).error(f"unknown architecture {shown}", key, allowed)

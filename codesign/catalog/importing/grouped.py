@@ -126,14 +126,16 @@ def llama4(c: Config) -> Structure:
     kinds = c.kinds("layer_types", length=depth, allowed={"chunked_attention": "chunk", "full_attention": "full"})
     if kinds is None:
         # 0 marks a layer without rotation, which attends to everything.
-        rotated = c.listed("no_rope_layers", length=depth)
-        if not rotated:
+        # An empty list is none: the architecture then takes its pattern.
+        rotated = c.listed("no_rope_layers", length=depth) if c.get("no_rope_layers") != [] else None
+        if rotated is None:
             every = c.optional("no_rope_layer_interval") or 4
             c.note(f"layer_types is not given: every {every}th layer attends to everything, as {c.family} defines it")
             rotated = [int((i + 1) % every != 0) for i in range(depth)]
         kinds = ["chunk" if one else "full" for one in rotated]
     step = c.whole("interleave_moe_layer_step")
-    mixed = c.numbers("moe_layers") or set(range(step - 1, depth, step))
+    # Here an empty list is one: no mixtures.
+    mixed = c.numbers("moe_layers") if c.get("moe_layers") is not None else set(range(step - 1, depth, step))
     inner = c.whole("intermediate_size")
     blocks = {
         "chunk": attention | {"chunk": c.whole("attention_chunk_size")},

@@ -80,7 +80,7 @@ class Names:
         Raises:
             CodesignError: no name, no regular expression, or the same name with another value.
         """
-        if not text.removeprefix("re:").strip():
+        if not text.removeprefix("re:").strip() or not text.strip(" ."):
             raise self._c.error("is empty", where, "the name of a module")
         if text.startswith("re:"):
             try:
@@ -90,7 +90,7 @@ class Names:
                 raise self._c.error(told, where, "re: and a regular expression, or a name") from error
             self._patterns.setdefault("", []).append(_Pattern(text, value, matches, "(?!" in text or "(?<!" in text))
             return
-        bare = PREFIX.sub("", text + ".")[:-1].removesuffix(".weight")
+        bare = PREFIX.sub("", text.rstrip(".") + ".")[:-1].removesuffix(".weight")
         if any(sign in text for sign in "*?["):
             both = "|".join(translate(p) for one in {bare, text} for p in (one, one + ".*"))
             layer = _LAYER.match(bare)

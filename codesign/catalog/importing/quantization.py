@@ -1,33 +1,27 @@
 """What a checkpoint says of its weights, as one dtype per tensor class.
 
-Three dialects are read: block FP8 and MXFP4 (``quant_method`` fp8, mxfp4), ModelOpt (``quant_algo``, per module where
-precision is mixed, also from ``hf_quant_config.json``) and compressed-tensors (``config_groups``).  Each names modules
-that stay wide.  A class takes the dtype that most of its parameters have; where they differ, a note tells the shares.
-Routers, norms and embeddings stay wide in all dialects, and so do latent projections that are not named.
+Four dialects are read: block FP8 and MXFP4 (``quant_method`` fp8, mxfp4), ModelOpt (``quant_algo``, per module where
+precision is mixed, also from ``hf_quant_config.json``), compressed-tensors (``config_groups``) and the weight-only
+integers of GPTQ and AWQ (`codesign.catalog.importing.integers`).  Each names modules that stay wide.  A class takes the
+dtype that most of its parameters have; where they differ, a note tells the shares.  Routers, norms and embeddings stay
+wide in all dialects, and so do latent projections that are not named.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from codesign.catalog.importing.config import Config
+from codesign.catalog.importing.integers import INTEGERS, integers
 from codesign.catalog.importing.modules import Module
-from codesign.catalog.importing.names import ALWAYS_WIDE, LEFT_OUT, Names
+from codesign.catalog.importing.names import LEFT_OUT, Names
+from codesign.catalog.importing.rules import GROUPED, ZEROED, Rules, Scheme, names_of, stored, table_of, wide_names
 from codesign.catalog.messages import told
 from codesign.catalog.names import printable
 
 #: Dtypes of unquantised tensors by the names that configurations use.
 WIDE = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
-
-
-class Scheme(NamedTuple):
-    """How a module is stored, and in what its input is quantised (None: not at all)."""
-
-    weight: str
-    input: str | None
-
 
 #: ModelOpt's algorithms.
 ALGORITHMS = {
@@ -41,87 +35,40 @@ ALGORITHMS = {
     "W4A8_MXFP4_FP8": Scheme("mxfp4", "fp8"),
 }
 
-#: Weights by type, bits and group, 0 for a scale per tensor or channel.
-GROUPED = {
-    ("float", 4, 16): "nvfp4", ("float", 4, 32): "mxfp4", ("float", 8, 0): "fp8", ("float", 8, 32): "mxfp8",
-    ("int", 4, 32): "int4_group32", ("int", 8, 0): "int8",
-}  # fmt: skip
 #: ModelOpt's word for an algorithm per module.
 MIXED = "MIXED_PRECISION"
 
 #: Methods that are read; ModelOpt's has several spellings.
-METHODS = ("fp8", "mxfp4", "modelopt", "compressed-tensors")
-
-#: Lists of modules that are not quantised, by the names that writers of checkpoints give them.
-WIDE_LISTS = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules")
-
-
-@dataclass
-class Rules:
-    """Which module is stored how.
-
-    Attributes:
-        general: of modules that nothing else names, None for wide.
-        named: schemes of modules by name.
-        wide: modules that stay wide whatever else takes them.
-        experts: of all routed experts, where the configuration says it apart.
-        head: whether ``general`` covers the output head too.
-        cache: dtype of the cache that the checkpoint was calibrated for.
-    """
-
-    general: Scheme | None = None
-    named: Names | None = None
-    wide: Names | None = None
-    experts: Scheme | None = None
-    head: bool = False
-    cache: str | None = None
-
-    def of(self, module: Module, unnamed: bool = True) -> Scheme | None:
-        """The scheme of a module; ``unnamed`` modules fall under ``general``."""
-        named = self.named.find(module) if self.named else None
-        if self.wide and self.wide.find(module):
-            return None
-        if module.kind == "routed" and self.experts:
-            return self.experts
-        return named or (self.general if unnamed else None)
-
-    def tell(self, depth: int) -> None:
-        """Note the names that matched nothing in a model of ``depth`` layers."""
-        for names in (self.named, self.wide):
-            if names:
-                names.tell(depth)
-
-
-def _table(c: Config, value: Any, key: str) -> dict[str, Any]:
-    """A table that must be there."""
-    if value is None:
-        raise c.error("is missing", key, "a table")
-    if not isinstance(value, dict):
-        raise c.error(f"{told(value)} is of the wrong type", key, "a table")
-    return value
+METHODS = ("fp8", "mxfp4", "modelopt", "compressed-tensors", *INTEGERS)
 
 
 def _weights(c: Config, group: Any, key: str) -> Scheme:
     """The scheme of a ``config_groups`` entry."""
-    table = _table(c, group, key)
-    weights = _table(c, table.get("weights"), f"{key}.weights")
+    table = table_of(c, group, key)
+    weights = table_of(c, table.get("weights"), f"{key}.weights")
     block, kind, bits = weights.get("block_structure"), weights.get("type"), weights.get("num_bits")
     size = 0 if block or weights.get("group_size") in (None, -1) else weights["group_size"]
+    even = weights.get("symmetric", True)
+    if even is not None and not isinstance(even, bool):
+        raise c.error(f"{told(even)} is of the wrong type", f"{key}.weights.symmetric", "true or false")
+    zeros = even is False and kind == "int"
     if block:
         found = "fp8_block" if (block, kind, bits) == ([128, 128], "float", 8) else None
     else:
-        found = next((name for key, name in GROUPED.items() if key == (kind, bits, size)), None)
+        found = stored(kind, bits, size, zeros)
     if found is None:
         groups = printable(str(block or size), 40)
         have = f"{printable(str(kind), 40)} of {printable(str(bits), 40)} bits in groups of {groups}"
-        names = ", ".join(f"{t} {b} bits in groups of {g}" for t, b, g in GROUPED)
+        have += " with zero points" if zeros else ""
+        names = ", ".join(f"{t} {b} bits in groups of {g}" for t, b, g in (ZEROED if zeros else GROUPED))
         raise c.error(f"unknown storage: {have}", f"{key}.weights", f"{names}; float 8 bits in blocks of [128, 128]")
     if table.get("input_activations") is None:
         return Scheme(found, None)
-    inputs = _table(c, table["input_activations"], f"{key}.input_activations")
+    inputs = table_of(c, table["input_activations"], f"{key}.input_activations")
     fed = (inputs.get("type"), inputs.get("num_bits"))
     if fed[1] == bits and fed[0] in (None, kind):
-        return Scheme(found, found)
+        # Integers of activations have a scale per token.
+        return Scheme(found, f"int{bits}" if kind == "int" else found)
     names = {("float", 8): "fp8", (None, 8): "fp8", ("int", 8): "int8"}
     fed_as = next((name for key, name in names.items() if key == fed), None)
     if fed_as is None:
@@ -155,31 +102,6 @@ def _cache(c: Config, q: Mapping[str, Any], key: str) -> str | None:
     return None
 
 
-def _names(c: Config, value: Any, key: str) -> list[str]:
-    """A list of names, which may be absent."""
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise c.error(f"{told(value)} is of the wrong type", key, "a list of names")
-    for i, entry in enumerate(value):
-        if not isinstance(entry, str):
-            raise c.error(f"{told(entry)} is of the wrong type", f"{key}.{i}", "the name of a module")
-    return value
-
-
-def _wide_names(c: Config, q: Mapping[str, Any], key: str) -> Names | None:
-    """What a checkpoint lists as not quantised, under any of the names that such lists have."""
-    listed = {name: _names(c, q.get(name), f"{key}.{name}") for name in WIDE_LISTS}
-    given = [name for name in WIDE_LISTS if listed[name]]
-    if not given:
-        return None
-    found = Names(c, f"{key}.{given[0]}", re.compile(f"{LEFT_OUT.pattern}|{ALWAYS_WIDE.pattern}"))
-    for name in given:
-        for i, entry in enumerate(listed[name]):
-            found.add(entry, True, f"{key}.{name}.{i}")
-    return found
-
-
 def _settings(c: Config, beside: Mapping[str, Any] | None, label: str) -> tuple[dict[str, Any] | None, str, Config]:
     """The table of quantisation, its key and whom errors go to: the configuration or the file beside it."""
     given = [key for key in ("quantization_config", "compression_config") if c.get(key) is not None]
@@ -187,10 +109,10 @@ def _settings(c: Config, beside: Mapping[str, Any] | None, label: str) -> tuple[
         c.note("compression_config is left out: quantization_config says something else")
     if given:
         at = c.told_of(given[0])
-        return _table(at, c.get(given[0]), given[0]), given[0], at
+        return table_of(at, c.get(given[0]), given[0]), given[0], at
     if beside is not None:
         at = c.told_of("", label)
-        return _table(at, beside.get("quantization", beside), "quantization"), "quantization", at
+        return table_of(at, beside.get("quantization", beside), "quantization"), "quantization", at
     return None, "quantization_config", c
 
 
@@ -219,13 +141,13 @@ def read_rules(config: Config, beside: Mapping[str, Any] | None = None, label: s
     sparsity = q.get("sparsity_config")
     if sparsity and not (isinstance(sparsity, dict) and sparsity.get("format") == "dense"):
         c.note(f"{key}.sparsity_config is left out: zeros are counted like other weights")
-    wide, cache = _wide_names(c, q, key), _cache(c, q, key)
+    wide, cache = wide_names(c, q, key), _cache(c, q, key)
     layers, groups = q.get("quantized_layers"), q.get("config_groups")
     if layers:
         named = Names(c, f"{key}.quantized_layers", LEFT_OUT)
-        for name, entry in _table(c, layers, f"{key}.quantized_layers").items():
+        for name, entry in table_of(c, layers, f"{key}.quantized_layers").items():
             where = f"{key}.quantized_layers.{printable(name, 80)}"
-            named.add(name, _algorithm(c, _table(c, entry, where).get("quant_algo"), f"{where}.quant_algo"), where)
+            named.add(name, _algorithm(c, table_of(c, entry, where).get("quant_algo"), f"{where}.quant_algo"), where)
         if method == "fp8":
             # Beside a method of its own, the list of wide modules is that of the named algorithms.
             return Rules(_fp8(c, q, key), named, cache=cache)
@@ -234,6 +156,8 @@ def read_rules(config: Config, beside: Mapping[str, Any] | None = None, label: s
         return Rules(general, named, wide, cache=cache)
     if method == "fp8":
         return Rules(_fp8(c, q, key), None, wide, _expert_dtype(config), cache=cache)
+    if method in INTEGERS:
+        return integers(c, q, key, wide, cache)
     if method == "mxfp4":
         return Rules(Scheme("mxfp4", None), None, wide, cache=cache)
     if algorithm is not None and not (algorithm == MIXED and groups):
@@ -241,7 +165,7 @@ def read_rules(config: Config, beside: Mapping[str, Any] | None = None, label: s
             raise c.error("is missing, which mixed precision needs", f"{key}.quantized_layers", "a table")
         return Rules(_algorithm(c, algorithm, f"{key}.quant_algo"), None, wide, cache=cache)
     if groups is not None or method == "compressed-tensors":
-        return _groups(c, _table(c, groups, f"{key}.config_groups"), wide, cache, f"{key}.config_groups")
+        return _groups(c, table_of(c, groups, f"{key}.config_groups"), wide, cache, f"{key}.config_groups")
     if method is None:
         raise c.error("is missing", f"{key}.quant_method", ", ".join(METHODS))
     raise c.error("is missing", f"{key}.quant_algo", ", ".join(ALGORITHMS))
@@ -277,7 +201,7 @@ def _groups(c: Config, groups: Mapping[str, Any], wide: Names | None, cache: str
     for label, group in groups.items():
         where = f"{key}.{printable(label, 80)}"
         scheme = _weights(c, group, where)
-        targets = _names(c, group.get("targets", ["Linear"]), f"{where}.targets")
+        targets = names_of(c, group.get("targets", ["Linear"]), f"{where}.targets")
         if not targets:
             raise c.error("is empty", f"{where}.targets", "Linear, or names of modules")
         if "Linear" in targets:
