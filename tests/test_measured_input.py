@@ -31,10 +31,11 @@ def table(path: Path, **cells: str) -> Path:
 
 
 BAD = [
-    ("tpot_s", "-1", "is below"), ("tpot_s", "nan", "is not a number"), ("tpot_s", "0", "is below"),
+    ("tpot_s", "-1", "is below"), ("tpot_s", "0", "is below"),
     ("tpot_s", "soon", "is not a number"), ("tpot_s", "inf", "is above"), ("tpot_s", "1e9", "is above"),
     ("board_j_per_output_token", "-1", "is below"), ("isl", "1e30", "is above 1e+08"), ("isl", "", "is not a number"),
-    ("osl", "0.5", "is below 1"), ("concurrency", "0", "is below 1"), ("concurrency", "1e30", "is above"),
+    ("osl", "1", "is below 2"), ("osl", "0.5", "is below 2"),
+    ("tpot_s", "n.a", "is not a number"), ("concurrency", "0", "is below 1"), ("concurrency", "1e30", "is above"),
     ("tp", "1.5", "is not whole"), ("tp", "-8", "is below 1"), ("ep", "inf", "is above"),
     ("dp_attention", "7", "is above 1"), ("hardware", "", "is empty"), ("model", " ", "is empty"),
 ]  # fmt: skip

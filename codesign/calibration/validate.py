@@ -15,7 +15,9 @@ import numpy as np
 from codesign.calibration import store, tables
 from codesign.calibration.constants import KERNELS
 from codesign.calibration.fit import Fit, fit, fitted_lines, subset
+from codesign.calibration.names import known_as
 from codesign.calibration.predict import Predicted, Scatter, predict, scatter_of
+from codesign.calibration.serving.reading import refused
 from codesign.calibration.tables import power
 from codesign.calibration.tables.base import Columns, Sample
 from codesign.errors import CodesignError
@@ -119,13 +121,22 @@ def document(points: Sequence[Point], unplaced: Sequence[Mapping[str, Any]], row
     }  # fmt: skip
 
 
-def joined(document: Mapping[str, Any], served: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A document of kernel tables with that of a serving table, ``name``, of their folder; ``overall`` of kernels."""
-    more = [u | {"file": name} for u in served["unplaced"]]
+#: Lists of a document whose items are of one line of one file.
+OF_LINES = ("unplaced", "beyond_memory", "assumed")
+
+
+def filed(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A document of one file of a folder, whose lines tell the file."""
+    told = {key: [{**item, "file": name} for item in document[key]] for key in OF_LINES if key in document}
+    return dict(document) | told
+
+
+def joined(document: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """A document with that of another table of the same folder; ``overall`` of the first."""
+    lists = ("groups", *(key for key in OF_LINES if key in document or key in more))
     return dict(document) | {
-        "rows": document["rows"] + served["rows"], "placed": document["placed"] + served["placed"],
-        "unplaced": [*document["unplaced"], *more], "groups": [*document["groups"], *served["groups"]],
-    }  # fmt: skip
+        "rows": document["rows"] + more["rows"], "placed": document["placed"] + more["placed"],
+    } | {key: [*document.get(key, ()), *more.get(key, ())] for key in lists}  # fmt: skip
 
 
 def files_of(where: Path) -> list[Path]:
@@ -133,11 +144,20 @@ def files_of(where: Path) -> list[Path]:
     if where.is_dir():
         found = [p for p in sorted(where.glob("*.csv")) if _recognised(tables.read_columns(p))]
         if not found:
-            raise CodesignError("no kernel tables here", file=str(where), allowed="CSV files with their columns")
+            told = "CSV files with their columns, or serving points"
+            raise CodesignError("no kernel tables here", file=str(where), allowed=told)
         return found
     if not where.is_file():
         raise CodesignError("no such file or folder", file=str(where))
+    columns = tables.read_columns(where)
+    if not _recognised(columns):
+        raise refused(where, list(columns))
     return [where]
+
+
+def is_kernel_table(path: Path) -> bool:
+    """Whether a file has the columns of a kernel or power table."""
+    return _recognised(tables.read_columns(path))
 
 
 def _recognised(columns: Columns) -> bool:
@@ -168,6 +188,8 @@ def validate(where: Path, *, folder: Path | None = None, leave_out: str | None =
         unplaced += [{"row": i + 2, "file": path.name, "reason": reason} for i, reason in sorted(left.items())]
     if leave_out is not None and not placed:
         raise CodesignError("no fit reads these tables", key="--leave-out", allowed="with kernel tables")
+    if leave_out is not None:
+        leave_out = known_as(leave_out, {str(c) for s in placed for c in s.chips})
     fitted, scatter = store.load(folder or store.bundled()) if leave_out is None else without(placed, leave_out)
     if leave_out is not None:
         placed, strange = of_chip(placed, leave_out, fitted)

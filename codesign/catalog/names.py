@@ -3,6 +3,7 @@
 Nothing here imports pydantic or jax: `codesign list` and shell completion stay fast.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -45,6 +46,29 @@ SECTIONS = ("arch", "workloads", "optimize")
 def normalise(name: str) -> str:
     """The form in which names are compared: case, blanks and underscores do not matter."""
     return "-".join(unicodedata.normalize("NFKC", name).casefold().replace("_", " ").split())
+
+
+#: What a published checkpoint's name may end with: how it was trained on, and the month or day.
+_EDITION = re.compile(r"(-(instruct|chat|base|hf|it|\d{4}))+$")
+
+#: What may stand before the name of a part.
+_MAKER = re.compile(r"^((nvidia|amd|instinct)-)+")
+
+
+def structure(kind: str, name: str) -> str:
+    """The form in which models and parts are compared where none has a name as it is written; empty for other kinds.
+
+    Of a model the last part of ``org/Name`` without its edition (``Llama-3.1-70B-Instruct``), of a part its name
+    without its maker; hyphens matter between digits alone (``kimik2.5``).
+    """
+    text = normalise(name)
+    if kind == "model":
+        text = _EDITION.sub("", text.rpartition("/")[2])
+    elif kind in ("system", "accelerator"):
+        text = _MAKER.sub("", text)
+    else:
+        return ""
+    return re.sub(r"(?<!\d)-|-(?!\d)", "", text)
 
 
 def nearest(name: str, candidates: Iterable[str], count: int = 5) -> list[str]:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from codesign.catalog.names import KINDS, SECTIONS, Kind, allowed_names, kinds_of, normalise
+from codesign.catalog.names import KINDS, SECTIONS, Kind, allowed_names, kinds_of, normalise, structure
 from codesign.errors import CodesignError, UnknownName
 
 #: A larger file is not a catalog file.
@@ -158,15 +158,31 @@ class Workspace:
     def find(self, kind: Kind, name: str) -> Entry:
         """The file that a name or alias means, own files first.
 
+        Where none has the name as it is written, the one that alone has it in the form of
+        `codesign.catalog.names.structure`.
+
         Raises:
             CodesignError: no such name, with the nearest ones.
         """
         entries = self.entries(kind)
-        wanted = normalise(str(name))
-        for entry in entries:
-            if wanted in entry.keys:
-                return entry
+        if found := _meant(str(name), entries):
+            return found
         raise UnknownName(f"unknown {kind.name} {str(name)[:80]!r}", allowed=names_like(str(name), entries))
+
+
+def _meant(name: str, entries: list[Entry]) -> Entry | None:
+    """The first entry with a name as it is written, else the only one of a kind and a catalog that means the same."""
+    wanted = normalise(name)
+    for entry in entries:
+        if wanted in entry.keys:
+            return entry
+    alike: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        form = structure(entry.kind, name)
+        if form and any(form == structure(entry.kind, key) for key in entry.keys):
+            alike.setdefault((entry.kind, entry.origin.source), []).append(entry)
+    first = next(iter(alike.values()), [])
+    return first[0] if len(first) == 1 else None
 
 
 _LAYOUT = "a folder with arch/, workloads/ or optimize/; codesign init DIR makes one"
@@ -289,9 +305,8 @@ def find_entry(name: str, workspace: Workspace | str | Path | None = None, secti
     if slash and len(kinds_of(head)) == 1:
         return opened.find(kinds_of(head)[0], tail)
     entries = [entry for kind in kinds for entry in opened.entries(kind)]
-    for entry in entries:
-        if normalise(str(name)) in entry.keys:
-            return entry
+    if found := _meant(str(name), entries):
+        return found
     raise CodesignError(f"unknown name {str(name)[:80]!r}", allowed=names_like(str(name), entries))
 
 

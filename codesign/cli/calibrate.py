@@ -152,7 +152,7 @@ def validate(
     published figures of components and deployments, which no fit has seen.
     """
     from codesign.calibration import serving, store
-    from codesign.calibration.validate import joined
+    from codesign.calibration.validate import filed, is_kernel_table, joined
     from codesign.calibration.validate import validate as of_kernels
     from codesign.runtime import prepare
 
@@ -166,25 +166,29 @@ def validate(
         seen = {"components": components(workspace), "single_user": published_checks(workspace)}
         arg.answer(serving.told(store.bundled(workspace, "serving")) | seen, as_json, _told)
         return
-    if points.is_file() and (rows := serving.read(points)):
-        folder = store.bundled(workspace, "serving")
-        document, text = serving.validate(rows, folder=folder, leave_out=leave_out or ())
+    tables = [points] if points.is_file() else sorted(points.glob("*.csv")) if points.is_dir() else []
+    served = {path: rows for path in tables if (rows := serving.read(path))}
+    if out is not None and len(served) != 1:
+        what = f"holds {len(served)} serving tables" if points.is_dir() else "is no serving table"
+        if points.exists():
+            raise CodesignError(what, file=str(points), key="--out", allowed="one, to write predictions beside")
+    document: dict[str, Any] | None = None
+    if not served or (len(served) < len(tables) and any(is_kernel_table(p) for p in tables if p not in served)):
+        if leave_out and len(leave_out) > 1:
+            raise CodesignError("kernel tables have no models", key="--leave-out", allowed="one chip")
+        document = of_kernels(points, folder=store.bundled(workspace), leave_out=leave_out[0] if leave_out else None)
+    folder = store.bundled(workspace, "serving")
+    for path, rows in served.items() if document is None or not leave_out else ():
+        found, text = serving.validate(rows, folder=folder, leave_out=leave_out or ())
         if out is not None:
             from codesign.files import write_text
 
             write_text(out, text)
-        arg.answer(document, as_json, lambda d: _draw(d, "predicted against measured, serving"))
-        return
-    if leave_out and len(leave_out) > 1:
-        raise CodesignError("kernel tables have no models", key="--leave-out", allowed="one chip")
-    if out is not None:
-        raise CodesignError("is written for serving points only", key="--out", allowed="a table of serving points")
-    document = of_kernels(points, folder=store.bundled(workspace), leave_out=leave_out[0] if leave_out else None)
-    for path in sorted(points.glob("*.csv")) if points.is_dir() and not leave_out else ():
-        if rows := serving.read(path):
-            served = serving.validate(rows, folder=store.bundled(workspace, "serving"))[0]
-            document = joined(document, served, path.name)
-    arg.answer(document, as_json, lambda d: _draw(d, "predicted against measured"))
+        if points.is_dir():
+            found = filed(found, path.name)
+        document = found if document is None else joined(document, found)
+    title = "predicted against measured, serving" if points.is_file() and served else "predicted against measured"
+    arg.answer(document or {}, as_json, lambda d: _draw(d, title))
 
 
 def _fits(document: dict[str, Any]) -> None:
@@ -256,13 +260,18 @@ def _draw(document: dict[str, Any], title: str) -> None:
     reasons: dict[str, list[int]] = {}
     for u in document["unplaced"]:
         reasons.setdefault(u["reason"], []).append(u["row"])
+    notes: dict[str, list[int]] = {}
+    for u in document.get("assumed", ()):
+        for note in u["reason"].split("; "):
+            notes.setdefault(note, []).append(u["row"])
     if beyond := [u["row"] for u in document.get("beyond_memory", ())]:
         some = ", ".join(str(n) for n in beyond[:LINES]) + (", ..." if len(beyond) > LINES else "")
         out.print(f"{len(beyond):,} predicted although the model does not fit there (line {some})", soft_wrap=True)
-    for reason, lines in reasons.items():
-        some = ", ".join(str(n) for n in lines[:LINES]) + (", ..." if len(lines) > LINES else "")
-        what = f"{len(lines):,} lines" if len(lines) > 1 else "1 line"
-        out.print(f"{what} left out (line {some}): {reason}", markup=False, soft_wrap=True)
+    for told, by in (("predicted", notes), ("left out", reasons)):
+        for reason, lines in by.items():
+            some = ", ".join(str(n) for n in lines[:LINES]) + (", ..." if len(lines) > LINES else "")
+            what = f"{len(lines):,} lines" if len(lines) > 1 else "1 line"
+            out.print(f"{what} {told} (line {some}): {reason}", markup=False, soft_wrap=True)
     if "files" in document:
         own = document["chip_specific_numbers"]
         out.print(f"{own} numbers belong to one chip; wrote {', '.join(document['files'])}")

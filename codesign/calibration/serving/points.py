@@ -4,7 +4,8 @@ Lengths are drawn between 0.8 and 1.0 of ``isl`` and ``osl``, so their means are
 label leaves open is settled here and named: FP8 is block FP8 in every matrix product; FP4 (NVFP4 on NVIDIA, MXFP4 on
 AMD) is that of routed and shared experts and dense layers, in dense models of attention too, with FP4 activations where
 the chip multiplies FP4 and BF16 ones elsewhere, BF16 attention beside experts; a checkpoint in FP4 stays as it is;
-INT4 is that of groups of 32 outside attention, with BF16 activations; caches are FP8.
+INT4 is that of groups of 32 outside attention, with BF16 activations; caches are FP8.  Other spellings of labels and
+names are those of `codesign.calibration.serving.labels`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from codesign.catalog.names import printable
-from codesign.errors import CodesignError
+from codesign.calibration.serving.labels import (
+    ABSENT,
+    YES_NO,
+    checkpoint_of,
+    framework_of,
+    precision_of,
+    unused_in,
+)
+from codesign.catalog.names import KINDS, printable
+from codesign.catalog.workspace import Workspace
+from codesign.errors import CodesignError, UnknownName
 from codesign.evaluation.case import Case, load_case, with_dtypes
 from codesign.mapping import legal, stack
 from codesign.objective.metrics import Framework, Load
@@ -61,10 +71,25 @@ def dtypes_of(model: Any, label: str, native: bool, nvidia: bool) -> str | None:
     return ",".join(f"{k}={v}" for k, v in (names | {"head": "bf16"}).items())
 
 
-def framework_of(name: str) -> str:
-    """A framework by the name that the fit has for it: orchestrators and long names are dropped."""
-    short = name.lower().removeprefix("dynamo-")
-    return {"trtllm": "trt", "tensorrt-llm": "trt", "trt-llm": "trt"}.get(short, short)
+@lru_cache(maxsize=512)
+def model_of(name: str) -> tuple[str, str | None]:
+    """A model of the catalog by its name, and the precision that tags of a checkpoint at its end say, or None.
+
+    Raises:
+        UnknownName: neither the name nor what is left of it without such tags is known.
+    """
+    catalog, kind = Workspace.open(), KINDS["model"]
+    try:
+        return catalog.find(kind, name).name, None
+    except UnknownName:
+        bare, precision = checkpoint_of(name)
+        if precision is None:
+            raise
+    try:
+        return catalog.find(kind, bare).name, precision
+    except UnknownName:
+        catalog.find(kind, name)  # told as it was written
+        raise
 
 
 @lru_cache(maxsize=512)
@@ -95,6 +120,7 @@ class Points:
         machine, precision, mapping, load: leaves (n,) or (n, ...).
         tpot: measured seconds per output token, NaN where there are none, (n,).
         joules: measured board energy per output token, NaN where there is none, (n,).
+        notes: what was taken for granted, several with "; " between them, (n,).
     """
 
     lines: np.ndarray
@@ -112,6 +138,7 @@ class Points:
     load: Any
     tpot: np.ndarray
     joules: np.ndarray
+    notes: np.ndarray
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -130,8 +157,11 @@ class Points:
 #: Least and most that a cell may say: far beyond any server, so that what is beyond is a slip of the pen.
 REACH = {
     "tp": (1.0, 1e5), "ep": (1.0, 1e5), "dp_attention": (0.0, 1.0), "concurrency": (1.0, 1e7), "isl": (1.0, 1e8),
-    "osl": (1.0, 1e8), "tpot_s": (1e-7, 1e5), "board_j_per_output_token": (1e-9, 1e9),
+    "osl": (2.0, 1e8), "tpot_s": (1e-7, 1e5), "board_j_per_output_token": (1e-9, 1e9),
 }  # fmt: skip
+
+#: Why the least is what it is.
+BECAUSE = {"osl": "of which the first counts as TTFT"}
 
 #: Cells that may be empty: what was not measured.
 MEASURED = ("tpot_s", "board_j_per_output_token")
@@ -139,18 +169,23 @@ MEASURED = ("tpot_s", "board_j_per_output_token")
 
 def _number(row: Mapping[str, Any], name: str) -> float:
     """The number of a cell; NaN where nothing was measured."""
-    text = row.get(name)
-    if name in MEASURED and str(text or "").strip() == "":
+    text = str(row.get(name) if row.get(name) is not None else "").strip()
+    if name in MEASURED and text.casefold() in ABSENT:
         return float("nan")
     low, high = REACH[name]
+    allowed = f"a number from {low:g} to {high:g}"
+    if name in BECAUSE:
+        allowed += f", {BECAUSE[name]}"
+    if name == "dp_attention":
+        allowed = "0, 1, true, false, yes or no"
+        text = str(YES_NO.get(text.casefold(), text))
     try:
-        value = float(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        value = float(text)
+    except ValueError:
         value = float("nan")
     if not low <= value <= high:
         what = "is not a number" if np.isnan(value) else f"is below {low:g}" if value < low else f"is above {high:g}"
-        told = printable(str(text or ""), 40)
-        raise CodesignError(f"{told!r} {what}", key=name, allowed=f"a number from {low:g} to {high:g}")
+        raise CodesignError(f"{printable(text, 40)!r} {what}", key=name, allowed=allowed)
     return value
 
 
@@ -166,7 +201,11 @@ def _placed(row: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("hardware", "framework", "model", "precision"):
         if not str(row.get(name) or "").strip():
             raise CodesignError("is empty", key=name, allowed="a name")
-    case = case_of(str(row["hardware"]), str(row["model"]), str(row["precision"]))
+    written = str(row["precision"])
+    label, meant = precision_of(written)
+    framework, taken = framework_of(str(row["framework"]))
+    model, tag = model_of(str(row["model"]))
+    case = case_of(str(row["hardware"]), model, label)
     chips, ep = (_degree(row, k) for k in ("tp", "ep"))
     data_parallel = _number(row, "dp_attention") > 0.5
     tp, dp = (1, chips) if data_parallel else (chips, 1)
@@ -175,10 +214,24 @@ def _placed(row: Mapping[str, Any]) -> dict[str, Any]:
         raise CodesignError(why, key="tp, ep, dp_attention")
     isl, osl = _number(row, "isl"), _number(row, "osl")
     load = Load(max(flying / dp, 1.0), 0.0, 0.0, 0.0, DRAWN * osl, DRAWN * isl, Framework(0.0, 0.0, 1.0))
+    notes = [meant, _other_fp4(case, written), taken]
+    if tag not in (None, label):
+        notes.append(f"precision is {label} as its column says, the name of the model says {tag}")
+    if flying < dp:
+        notes.append(f"{flying:g} in flight on {dp} instances, each is taken to have one")
     return {
-        "case": case, "mapping": (1, tp, dp, ep, 0.0, 1, CHUNK), "load": load,
+        "case": case, "mapping": (1, tp, dp, ep, 0.0, 1, CHUNK), "load": load, "label": label, "framework": framework,
+        "notes": "; ".join(filter(None, [*notes, *unused_in(row)])),
         "tpot": _number(row, "tpot_s"), "joules": _number(row, "board_j_per_output_token"),
     }  # fmt: skip
+
+
+def _other_fp4(case: Case, written: str) -> str:
+    """A note where a label names an FP4 that is not the one the routed experts, or the dense layers, are taken in."""
+    named = next((four for four in ("nvfp4", "mxfp4") if four in written.casefold()), None)
+    routed = case.model.counts().routed_parameters > 0.0
+    used = case.dtypes["routed" if routed else "dense"]
+    return f"{named} taken as {used}" if named and used in ("nvfp4", "mxfp4") and used != named else ""
 
 
 def place(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Points], dict[int, str]]:
@@ -210,8 +263,8 @@ def _stacked(lines: Sequence[tuple[int, Mapping[str, Any], dict[str, Any]]]) -> 
         model=cases[0].model,
         chips=words([c.system.accelerator.name for c in cases]),
         vendors=words([c.system.accelerator.vendor.lower() for c in cases]),
-        frameworks=words([framework_of(str(r["framework"])) for r in rows]),
-        labels=words([str(r["precision"]) for r in rows]),
+        frameworks=words([one["framework"] for *_, one in lines]),
+        labels=words([one["label"] for *_, one in lines]),
         splits=words([str(r.get("split") or "check") for r in rows]),
         hardware=words([str(r["hardware"]) for r in rows]),
         names=words([str(r["model"]) for r in rows]),
@@ -221,6 +274,7 @@ def _stacked(lines: Sequence[tuple[int, Mapping[str, Any], dict[str, Any]]]) -> 
         load=joined([one["load"] for *_, one in lines]),
         tpot=np.array([one["tpot"] for *_, one in lines]),
         joules=np.array([one["joules"] for *_, one in lines]),
+        notes=words([one["notes"] for *_, one in lines]),
     )
 
 

@@ -5,12 +5,15 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from codesign.calibration.names import known_as
 from codesign.calibration.serving import store
 from codesign.calibration.serving.fit import fit, fit_power
+from codesign.calibration.serving.notes import assumed
 from codesign.calibration.serving.points import COLUMNS, Points, place, twins
 from codesign.calibration.serving.predict import (
     NEW_CHIP,
@@ -39,35 +42,6 @@ PREDICTED = (
 )  # fmt: skip
 
 
-def read(path: Path) -> list[dict[str, str]] | None:
-    """Lines of a serving table, or None where the file has not its columns.
-
-    Raises:
-        CodesignError: the file cannot be read, has no lines, or one with more cells than the table has columns.
-    """
-    try:
-        rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
-    except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        reason = getattr(problem, "strerror", None) or str(problem)
-        raise CodesignError(f"cannot be read as a table: {reason}", file=str(path)) from problem
-    if not rows:
-        raise CodesignError("has no lines", file=str(path))
-    for i, row in enumerate(rows):
-        if None in row:
-            columns = f"{len(row) - 1} cells, as in the first line"
-            raise CodesignError("has more cells than columns", file=str(path), key=f"line {i + 2}", allowed=columns)
-    columns = [k for k in rows[0] if k]
-    missing = [k for k in COLUMNS if k not in columns]
-    if not missing:
-        return rows
-    if len(columns) == 1 and ";" in columns[0]:
-        raise CodesignError("is separated by semicolons", file=str(path), key="line 1", allowed="commas")
-    if len(missing) <= len(COLUMNS) // 2:
-        told = f"lacks {'columns' if len(missing) > 1 else 'column'} {', '.join(missing)} of a serving table"
-        raise CodesignError(told, file=str(path), key="line 1", allowed=", ".join(COLUMNS))
-    return None
-
-
 def _by(row: Mapping[str, str]) -> dict[str, str]:
     return {k: str(row.get(k) or "") for k in ("hardware", "model", "framework", "precision", "concurrency")} | {
         "split": str(row.get("split") or "check")
@@ -82,7 +56,16 @@ def _measured(row: Mapping[str, str], name: str) -> float:
     return value if value > 0.0 else float("nan")
 
 
-def document(rows: Sequence[Mapping[str, str]], found: Sequence[Predicted], left: Mapping[int, str]) -> dict[str, Any]:
+#: What was taken for granted, by number of the line.
+Notes = Mapping[int, Sequence[str]]
+
+
+def document(
+    rows: Sequence[Mapping[str, str]],
+    found: Sequence[Predicted],
+    left: Mapping[int, str],
+    notes: Notes = MappingProxyType({}),
+) -> dict[str, Any]:
     """Schema ``codesign.validation/1``; twins count once."""
     doubled = twins([row for i, row in enumerate(rows)]) if all(k in rows[0] for k in COLUMNS) else set()
     lines: list[tuple[dict[str, str], str, float, float]] = []
@@ -120,19 +103,26 @@ def document(rows: Sequence[Mapping[str, str]], found: Sequence[Predicted], left
             {"row": int(i) + 2, "lacks_bytes": float(x)}
             for p in found for i, x in zip(p.points.lines, p.lacks, strict=True) if x > 0.0
         ],
+        "assumed": [{"row": i + 2, "reason": "; ".join(told)} for i, told in sorted(notes.items())],
     }  # fmt: skip
 
 
-def written(rows: Sequence[Mapping[str, str]], found: Sequence[Predicted], left: Mapping[int, str]) -> str:
-    """The table with its predictions beside it, as CSV."""
+def written(
+    rows: Sequence[Mapping[str, str]],
+    found: Sequence[Predicted],
+    left: Mapping[int, str],
+    notes: Notes = MappingProxyType({}),
+) -> str:
+    """The table with its predictions beside it, as CSV; ``reason`` of a placed line has its notes."""
     out: list[dict[str, Any]] = [dict(row) for row in rows]
     for p in found:
         for i, tpot, half, joules, lacks in zip(p.points.lines, p.tpot, p.half, p.joules, p.lacks, strict=True):
+            more = (f"does not fit: each chip lacks {lacks / 1e9:.3g} GB",) if lacks > 0.0 else ()
             out[int(i)] |= {
                 "predicted_tpot_s": f"{tpot:.6g}", "predicted_tpot_s_lo": f"{tpot * np.exp(-half):.6g}",
                 "predicted_tpot_s_hi": f"{tpot * np.exp(half):.6g}",
                 "predicted_board_j_per_output_token": f"{joules:.6g}", "placed": "1",
-                "reason": f"does not fit: each chip lacks {lacks / 1e9:.3g} GB" if lacks > 0.0 else "",
+                "reason": "; ".join((*more, *notes.get(int(i), ()))),
             }  # fmt: skip
     for i, reason in left.items():
         out[i] |= dict.fromkeys(PREDICTED, "") | {"placed": "0", "reason": reason}
@@ -178,11 +168,12 @@ def _out(points: Sequence[Points], names: Sequence[str]) -> Out:
     """
     models, chips = {p.model.name for p in points}, {str(c) for p in points for c in p.chips}
     found: dict[str, str] = {}
-    for name in names:
+    for given in names:
+        name = known_as(given, chips, models)
         kind = "model" if name in models else "chip"
         if name not in models | chips:
             known = f"a chip or a model of the table: {', '.join(sorted(chips | models))}"
-            raise CodesignError(f"no lines of {name!r}", key="--leave-out", allowed=known)
+            raise CodesignError(f"no lines of {given!r}", key="--leave-out", allowed=known)
         if kind in found:
             raise CodesignError(f"two of a kind, {found[kind]} and {name}", key="--leave-out", allowed="one of each")
         found[kind] = name
@@ -210,7 +201,8 @@ def validate(
         raise CodesignError(f"no line can be placed; line {i + 2}: {reason}")
     if not leave_out:
         found = [predict(p, fitted, scatter) for p in programs]
-        return document(rows, found, left), written(rows, found, left)
+        notes = assumed(found, fitted.shifts)
+        return document(rows, found, left, notes), written(rows, found, left, notes)
     out = _out(points, leave_out)
     chosen = [Program(p.take(mine), folder) for p in points if (mine := out.predicted(p)).any()]
     if not chosen:
@@ -222,7 +214,8 @@ def validate(
     found = [predict(p, again, wider, without=out.chip) for p in chosen]
     told = {int(i) for p in chosen for i in p.points.lines}
     left |= {i: f"not of what is left out, {out.name}" for i in range(len(rows)) if i not in told and i not in left}
-    return document(rows, found, left), written(rows, found, left)
+    notes = assumed(found, again.shifts, without=out.chip)
+    return document(rows, found, left, notes), written(rows, found, left, notes)
 
 
 def calibrate(rows: Sequence[Mapping[str, str]], out: Path, source: str, kernels: Path | None = None) -> dict[str, Any]:
