@@ -1,4 +1,4 @@
-"""How fast the model is: decode evaluations per second, the price of their gradient, and compile time.
+"""How fast the model is: evaluations per second of a regime, the price of their gradient, and compile time.
 
 Each evaluation has its own machine, mapping, batch and context, and returns all metrics and memory in float64, with the
 kernel constants that `codesign evaluate` uses.  Points go through ``lax.map`` over blocks that fit the cache, ``vmap``
@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from codesign.errors import CodesignError
 from codesign.evaluation.case import Case, Degrees, load_case
 from codesign.evaluation.document import mapping_document, memory_document, metrics_document
 from codesign.evaluation.solve import leaves
@@ -24,8 +26,8 @@ from codesign.execution import ideal
 from codesign.mapping import take
 from codesign.model import Model
 from codesign.objective.compiled import uniform
-from codesign.objective.decode import decode
-from codesign.objective.metrics import Load, Metrics
+from codesign.objective.metrics import Framework, Load, Metrics
+from codesign.objective.phases import DECODE, PHASES, Phase
 from codesign.runtime import prepare
 
 SCHEMA = "codesign.bench/1"
@@ -44,19 +46,19 @@ _KEPT = ("scale_up_domain", "scale_out_domain", "in_switch_reduction", "exponent
 _POWERS = ("static_power", "power_limit", "chip_power", "provisioned_power")
 
 
-@partial(jax.jit, static_argnums=0)
-def _values(model: Model, execution: Any, precision: Any, points: Any) -> Metrics:
+@partial(jax.jit, static_argnums=(0, 1))
+def _values(phase: Phase, model: Model, execution: Any, precision: Any, points: Any) -> Metrics:
     def one(machine: Any, mapping: Any, load: Load) -> Metrics:
-        return decode(model, machine, execution, precision, mapping, uniform(load))
+        return phase.evaluate(model, machine, execution, precision, mapping, uniform(load))
 
     return jax.lax.map(lambda block: jax.vmap(one)(*block), points)
 
 
-@partial(jax.jit, static_argnums=0)
-def _gradients(model: Model, execution: Any, precision: Any, points: Any) -> Any:
+@partial(jax.jit, static_argnums=(0, 1))
+def _gradients(phase: Phase, model: Model, execution: Any, precision: Any, points: Any) -> Any:
     def one(machine: Any, mapping: Any, load: Load) -> Any:
         def objective(numbers: tuple[Any, Any]) -> tuple[Any, Metrics]:
-            found = decode(model, numbers[0], numbers[1], precision, mapping, uniform(load))
+            found = phase.evaluate(model, numbers[0], numbers[1], precision, mapping, uniform(load))
             return jnp.log(found.tokens_per_s_per_megawatt), found
 
         return jax.value_and_grad(objective, has_aux=True)((machine, execution))
@@ -64,11 +66,22 @@ def _gradients(model: Model, execution: Any, precision: Any, points: Any) -> Any
     return jax.lax.map(lambda block: jax.vmap(one)(*block), points)
 
 
+def phase_of(name: str) -> Phase:
+    """A regime by name.
+
+    Raises:
+        CodesignError: there is no such regime.
+    """
+    if name not in PHASES:
+        raise CodesignError(f"unknown phase {name!r}", key="--phase", allowed=", ".join(PHASES))
+    return PHASES[name]
+
+
 def points_of(case: Case, count: int, seed: int) -> tuple[Any, Any, Load]:
-    """Random machines, mappings and loads around a case.
+    """Random machines, mappings and loads around a case, in its regime.
 
     Args:
-        case: catalog machine and model to start from.
+        case: catalog machine and model to start from, and the regime.
         count: how many.
         seed: of the draw.
 
@@ -88,8 +101,13 @@ def points_of(case: Case, count: int, seed: int) -> tuple[Any, Any, Load]:
     mappings = case.mappings(Degrees())
     chosen = take(mappings, draw.integers(0, len(np.asarray(mappings.pp)), count))
     batch = np.exp2(draw.uniform(0.0, 8.0, count))
-    context = 8192.0 * np.exp2(draw.uniform(0.0, 6.0, count))
-    one = Load(batch, context, 0.0, 0.0, 1000.0)
+    long = 8192.0 * np.exp2(draw.uniform(0.0, 6.0, count))
+    if case.phase is DECODE:
+        one = Load(batch, long, 0.0, 0.0, 1000.0)
+    else:  # 128 to 8,192 tokens behind nothing or a long prefix; answers of 500
+        short = 128.0 * np.exp2(draw.uniform(0.0, 6.0, count))
+        behind = long if case.phase.name == "midfill" else 0.0
+        one = Load(batch, behind, 0.0, 0.0, 500.0, short, Framework())
     load = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x, dtype=float), (count,)), one)
     return type(case.machine)(**fields), chosen, load
 
@@ -108,6 +126,7 @@ def _best(programs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, flo
 def bench(
     arch: str = "gb200-nvl72",
     model: str = "kimi-k3",
+    phase: str = "decode",
     *,
     blocks: int = BLOCKS,
     block: int = BLOCK,
@@ -119,6 +138,7 @@ def bench(
 
     Args:
         arch, model: catalog names to draw points around.
+        phase: regime of the points.
         blocks, block: blocks, and points in each.
         repeats: runs of each program, interleaved; the best counts.
         seed: of the points.
@@ -129,10 +149,14 @@ def bench(
         ``gradient_cost_ratio`` (value and gradient of log tokens/s/MW by every number of machine and kernel constants,
         over the value), ``compile_s`` (of the value's program, cache off), ``reference_gflops`` (float64 matrix
         product), ``points`` (five of them with inputs and results).
+
+    Raises:
+        CodesignError: unknown name or regime.
     """  # fmt: skip
+    regime = phase_of(phase)
     prepare(quick_to_compile=False)
     jax.config.update("jax_enable_compilation_cache", False)
-    case = load_case(arch, model, workspace=workspace)
+    case = replace(load_case(arch, model, workspace=workspace), phase=regime)
     count = blocks * block
     drawn = points_of(case, count, seed)
     points = jax.tree.map(lambda x: jnp.asarray(x, dtype=float).reshape(blocks, block, *x.shape[1:]), drawn)
@@ -142,10 +166,10 @@ def bench(
     shares = [jax.tree.map(lambda x, i=i: x[i::cores], points) for i in range(cores)]
 
     start = time.perf_counter()
-    values = _values.lower(case.model, execution, precision, shares[0]).compile()
+    values = _values.lower(regime, case.model, execution, precision, shares[0]).compile()
     compile_s = time.perf_counter() - start
-    values_ideal = _values.lower(case.model, perfect, precision, shares[0]).compile()
-    gradients = _gradients.lower(case.model, execution, precision, shares[0]).compile()
+    values_ideal = _values.lower(regime, case.model, perfect, precision, shares[0]).compile()
+    gradients = _gradients.lower(regime, case.model, execution, precision, shares[0]).compile()
     a = jnp.asarray(np.random.default_rng(seed).standard_normal((1024, 1024)))
     product = jax.jit(jnp.matmul)
     with ThreadPoolExecutor(cores) as pool:
@@ -171,6 +195,7 @@ def bench(
         "schema": SCHEMA,
         "arch": case.arch,
         "model": case.model_name,
+        "phase": regime.name,
         "count": count,
         "evaluations_per_second": count / least["value"],
         "evaluations_per_second_ideal": count / least["ideal"],
@@ -191,6 +216,7 @@ def _point(drawn: tuple[Any, Any, Load], results: Metrics, i: int) -> dict[str, 
             "mapping": mapping_document(mapping),
             "batch": float(load.batch),
             "context": float(load.context),
+            "new": float(load.new),
         },
         "results": metrics_document(found, load) | memory_document(found),
     }

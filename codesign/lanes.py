@@ -44,6 +44,7 @@ class Row(NamedTuple):
             experts on the chip of a grouped product.
         narrow: bytes of a weight over those of the format it is multiplied in; grouped products alone.
         width: columns of the matrix product's result: with the rows they make the tiles that units of the chip take.
+        own: whether each sequence works for itself, with its own lengths, although the family takes all together.
     """
 
     name: str
@@ -63,3 +64,4 @@ class Row(NamedTuple):
     streams: Number = 0.0
     width: Number = 0.0
     narrow: Number = 1.0
+    own: bool = False

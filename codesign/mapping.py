@@ -12,13 +12,13 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from codesign.errors import CodesignError
 from codesign.lanes import Number
 from codesign.layers.moe import MoE
 from codesign.model import Model, stage_table
+from codesign.numerics import larger
 
 PIPELINES = (1, 2, 3, 4, 6, 8, 12, 16)
 TENSOR_WAYS = (1, 2, 4, 8, 16, 32, 64)
@@ -97,7 +97,7 @@ def fullest(mapping: Mapping, per_block: Sequence[Number], first: Number, last: 
     for c in range(mapping.stages.shape[0]):
         terms = [mapping.stages[c, b] * x for b, x in enumerate(costs) if not (isinstance(x, float) and x == 0.0)]
         total = sum(terms) + first if c == 0 else sum(terms)
-        best = total if c == 0 else jnp.maximum(best, total)
+        best = total if c == 0 else larger(best, total)
     return best
 
 

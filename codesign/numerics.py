@@ -71,6 +71,16 @@ def smooth_maximum(values: Sequence[Number], p: Number, *, hard: bool = False) -
     return out
 
 
+def larger(a: Number, b: Number) -> Number:
+    """The larger of two that may be equal by construction, with the slope of one of them.
+
+    A pipeline of one stage has its longest stage for its total.  The slope of ``jnp.maximum`` shares out a tie by
+    comparing each argument with the result; where a compiler rounds an argument differently in value and in
+    comparison, one of two shares can be a half while the other is whole.
+    """
+    return jnp.where(a >= b, a, b)
+
+
 def share_above(value: Number, limit: Number) -> Number:
     """How far ``value`` exceeds ``limit``, as a ramp from 0 at the limit to 1 one unit above it."""
     return jnp.clip(value - limit, 0.0, 1.0)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codesign.numerics import share_above, smooth_maximum
+from codesign.numerics import larger, share_above, smooth_maximum
 
 getcontext().prec = 60
 
@@ -129,6 +129,13 @@ def test_arrays_are_taken_point_by_point() -> None:
     a, b = np.array([1.0, 0.0, 3.0]), np.array([2.0, 0.0, 3.0])
     found = np.asarray(jax.jit(lambda x, y: smooth_maximum([x, y], 4.0))(a, b))
     np.testing.assert_allclose(found, [norm([x, y], 4.0) for x, y in zip(a, b, strict=True)], rtol=1e-14)
+
+
+def test_the_larger_of_two_that_are_equal_has_the_slope_of_one() -> None:
+    for x in (0.1, 1.0 / 3.0, 7.7):
+        value, slope = jax.jit(jax.value_and_grad(lambda v: larger(3.0 * v + v, 4.0 * v)))(x)
+        assert float(value) == pytest.approx(4.0 * x, rel=1e-15) and float(slope) == pytest.approx(4.0, rel=1e-15)
+    assert [float(larger(1.0, 2.0)), float(larger(2.0, 1.0))] == [2.0, 2.0]
 
 
 def test_ramp() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -11,6 +12,7 @@ from cases import case, changed, decoded, load, mapping
 
 import codesign
 from codesign.errors import CodesignError
+from codesign.evaluation.case import load_case
 from codesign.mapping import stack, take
 from codesign.objective.compiled import leaves
 from codesign.objective.pools import Link, Pair, Pool, decode_pair, halves, link_between, room
@@ -101,6 +103,15 @@ def test_ping_pong_takes_what_a_simulated_one_does(times: tuple[float, ...], mic
     busy = (float(base.attention_s), float(base.expert_s))
     assert float(found.tpot_s) == pytest.approx(max(sum(busy) + 2 * way, micro * max(busy)), rel=1e-9)
     assert float(found.exposed_s) == pytest.approx(float(found.tpot_s) - micro * max(busy), abs=1e-12)
+
+
+def test_a_layer_with_two_feed_forward_blocks_crosses_once(tmp_path: Path) -> None:
+    """Gemma 4 has a dense block and a mixture in each of 30 layers of 2,816: out and back once, in BF16."""
+    config = Path(__file__).parent / "data/hf-configs/google--gemma-4-26B-A4B_config.json"
+    codesign.import_model(config, "gemma-4", workspace=tmp_path)
+    c = load_case("h200", "gemma-4", workspace=tmp_path)
+    found = pair(c, load(4.0, 8192.0), FREE, dp=8, chips=8, ep=8, micro=2)
+    assert float(found.link_bytes_per_token) == pytest.approx(30 * 2816 * (2 + 2))
 
 
 def test_the_link_by_hand() -> None:

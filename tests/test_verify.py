@@ -173,10 +173,24 @@ def test_layers_of_this_device_are_predicted() -> None:
 
 
 @pytest.mark.slow
-def test_gradients_within_the_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["verify", "--gradients", "--model", "deepseek-v3", "--arch", "h200", "--json"]) == 0
+@pytest.mark.parametrize(
+    ("model", "phase"),
+    [
+        ("deepseek-v3", "decode"), ("deepseek-v3", "serve"), ("kimi-k3", "prefill"), ("gpt-oss-120b", "midfill"),
+        ("glm-5.2", "serve"), ("nemotron3-super-120b", "prefill"),
+    ],
+)  # fmt: skip
+def test_gradients_within_the_bar(model: str, phase: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", "--gradients", "--model", model, "--phase", phase, "--arch", "h200", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["gradients"]
     assert found["within"] and found["worst"] < found["bar"] and found["designs"] == 64
+
+
+def test_a_wrong_phase_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["verify", "--gradients"], ["bench"]):
+        assert run([*command, "--phase", "prefil"]) == 2
+        told = capsys.readouterr()
+        assert told.out == "" and told.err.count("\n") == 1 and "midfill" in told.err
 
 
 def test_gradients_off_the_bar_are_a_failure(

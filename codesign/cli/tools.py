@@ -56,13 +56,14 @@ def version() -> str:
 def bench(
     arch: arg.Arch = "gb200-nvl72",
     model: arg.Model = "kimi-k3",
+    phase: arg.Phase = "decode",
     as_json: arg.Json = False,
     workspace: arg.Workspace = None,
 ) -> None:
     """Measure evaluations per second and the cost of their gradient, on all cores, warm: about half a minute."""
     from codesign.bench import bench as measure
 
-    arg.answer(measure(arch, model, workspace=workspace), as_json, _draw_bench)
+    arg.answer(measure(arch, model, phase, workspace=workspace), as_json, _draw_bench)
 
 
 def _draw_bench(document: dict[str, Any]) -> None:
@@ -75,7 +76,7 @@ def _draw_bench(document: dict[str, Any]) -> None:
         ("compilation", f"{document['compile_s']:.2f} s"),
         ("reference: float64 matrix product", f"{document['reference_gflops']:.0f} GFLOP/s"),
     ]
-    title = f"{document['model']} decode around {document['arch']}, {document['count']:,} points, best of its runs"
+    title = f"{document['model']} {document['phase']} around {document['arch']}, {document['count']:,} points, best of its runs"
     tables.console().print(tables.table(title, ("", "measured"), rows))
 
 

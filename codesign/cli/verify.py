@@ -28,6 +28,7 @@ def verify(
     arch: arg.Arch = "gb200-nvl72",
     measure: Measure = False,
     gradients: Gradients = False,
+    phase: arg.Phase = "decode",
     as_json: arg.Json = False,
     workspace: arg.Workspace = None,
 ) -> None:
@@ -35,8 +36,8 @@ def verify(
 
     Matmul FLOP and collective bytes of every operation must agree exactly, and every layer that is split must answer as
     it does on one device; exit code 1 where one does not. With --measure, this device is measured and its layers' times
-    are predicted; with --gradients, derivatives at random machines around --arch are held against differences, exit
-    code 1 above 1e-5 of the gradient's norm.
+    are predicted; with --gradients, derivatives in --phase at random machines around --arch are held against
+    differences, exit code 1 above 1e-5 of the gradient's norm.
     """
     from codesign import catalog
 
@@ -58,7 +59,7 @@ def verify(
         prepare()
         from codesign.reference.derivatives import check
 
-        document["gradients"] = check(arch, name, workspace=workspace)
+        document["gradients"] = check(arch, name, phase, workspace=workspace)
         ok = ok and document["gradients"]["within"]
     document["ok"] = ok
     arg.answer(document, as_json, _draw)

@@ -156,7 +156,7 @@ class Compressed:
                 vector=scores * (3.0 * self.index_heads + 4.0) + t * made * (step.machine.exponential_ops + 4.0),
                 launches=2.0,
             ),
-            all_gather("index_merge", 8.0 * t * candidates / self.ratio, ways, step.machine),
+            all_gather("index_merge", 8.0 * t * candidates / self.ratio, ways, step.machine)._replace(own=True),
         ]
 
     def rows(self, step: Step, hidden: int) -> list[Row]:

@@ -116,7 +116,7 @@ class DSA:
                 vector=scores * (3.0 * self.index_heads + 4.0),
                 launches=2.0,
             ),
-            all_gather("index_merge", 8.0 * t * candidates, ways, step.machine),
+            all_gather("index_merge", 8.0 * t * candidates, ways, step.machine)._replace(own=True),
         ]
 
     def _sparse(self, step: Step, scores: Number) -> Form:

@@ -132,6 +132,7 @@ class MLA:
             dtype=step.precision.math["attention"],
             rows=form.expanded,
             width=self.heads / step.tp * (self.nope + self.value),
+            own=True,
         )
 
     def rows(self, step: Step, hidden: int) -> list[Row]:

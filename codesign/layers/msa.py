@@ -105,7 +105,9 @@ class MSA:
                 vector=scores * heads * (1.0 + 4.0 / self.block),
                 launches=2.0,
             ),
-            all_gather("index_merge", 8.0 * t * self.index_heads * candidates / self.block, ways, step.machine),
+            all_gather(
+                "index_merge", 8.0 * t * self.index_heads * candidates / self.block, ways, step.machine
+            )._replace(own=True),
         ]
 
     def rows(self, step: Step, hidden: int) -> list[Row]:

@@ -3,7 +3,8 @@ r"""The step of a linear-attention state, shared by the kinds that keep one inst
 Few new tokens run the recurrence: per token and state element a delta rule spends 4 matrix and 3 elementwise
 operations (read the correction, read the answer; decay and rank-one update), the others 2 and 3.  Long blocks run in
 chunks of L: per token :math:`2 L w` inside the chunk (w the widths of its products) and 6 (delta) or 4 per state
-element between chunks.  These are a layer's two forms.  The state is read and written once per pass or chunk, and
+element between chunks, with the 3 elementwise operations once per chunk: a chunk of one token is the recurrent step
+and more.  These are a layer's two forms.  The state is read and written once per pass or chunk, and
 written once more for every draft, so that a rejected draft costs no replay.  Left out: the triangular solve inside a
 chunk of a delta rule.
 """
@@ -47,7 +48,8 @@ def state_row(
     launches, streams = 2.0 + step.drafts / 2.0, 0.0  # token by token the kernel waits for each
     if step.form:
         once = jnp.maximum(once, 2.0 * step.new / CHUNK)
-        tensor, vector = t * (2.0 * jnp.minimum(step.new, CHUNK) * inside + between * cells), 0.0
+        tensor = t * (2.0 * jnp.minimum(step.new, CHUNK) * inside + between * cells)
+        vector = 3.0 * (step.batch * jnp.maximum(step.new / CHUNK, 1.0)) * cells
         streams = step.batch * heads * (step.new / CHUNK + 1.0)
     return Row(
         "state",

@@ -11,6 +11,7 @@ from codesign.execution import Execution
 from codesign.machine import Machine
 from codesign.mapping import Mapping
 from codesign.model import Model
+from codesign.numerics import larger
 from codesign.objective.metrics import Load, Metrics, powered, rates
 from codesign.objective.timing import stacked, step_of, timed_pass
 from codesign.precision import Precision
@@ -28,7 +29,7 @@ def decode(
     """
     step = step_of(machine, precision, mapping, load)
     one = stacked(model, mapping, timed_pass(model, machine, execution, mapping, step))
-    pace = jnp.maximum(one.total, mapping.microbatches * one.stage)
+    pace = larger(one.total, mapping.microbatches * one.stage)
     power = powered(machine, pace, one.joules * mapping.microbatches / mapping.pp)
     accepted = accepted_tokens(model, load.drafts)
     tpot = power.seconds / accepted

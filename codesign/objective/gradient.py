@@ -79,9 +79,11 @@ def scored(
         phase: regime (static).
     """
 
-    def log_time(machine: Machine, log_batch: Number) -> Number:
+    def logs(machine: Machine, log_batch: Number) -> tuple[Number, Number]:
+        """Of the time that the target is about, and of tokens/s/MW: not B over T where answers wait for prompts."""
         here = eqx.tree_at(lambda x: x.batch, load, jnp.exp(log_batch))
-        return jnp.log(phase.evaluate(model, machine, execution, precision, mapping, here).time_s)
+        at = phase.evaluate(model, machine, execution, precision, mapping, here)
+        return jnp.log(at.time_s), jnp.log(at.tokens_per_s_per_megawatt)
 
     def log_memory(machine: Machine) -> tuple[Number, Number]:
         one = eqx.tree_at(lambda x: x.batch, load, jnp.ones(()))
@@ -93,15 +95,14 @@ def scored(
 
     def push(move: jax.Array) -> tuple[Number, Number, Number, Number]:
         moved = jax.tree.unflatten(tree, list(move))
-        time_by = jax.jvp(lambda m: log_time(m, log_batch), (machine,), (moved,))[1]
-        return time_by, *jax.jvp(log_memory, (machine,), (moved,))[1], moved.provisioned_power
+        by = jax.jvp(lambda m: logs(m, log_batch), (machine,), (moved,))[1]
+        return *by, *jax.jvp(log_memory, (machine,), (moved,))[1]
 
-    time_by, fits_by, need_by, power_by = jax.vmap(push, in_axes=1)(along)
-    time, time_by_batch = jax.jvp(lambda b: log_time(machine, b), (log_batch,), (jnp.ones_like(log_batch),))
-    # ln(tokens/s/MW) = ln B - ln T - ln(provisioned watts) + constants.
+    time_by, rate_by, fits_by, need_by = jax.vmap(push, in_axes=1)(along)
+    (time, _), (time_by_batch, rate_by_batch) = jax.jvp(
+        lambda b: logs(machine, b), (log_batch,), (jnp.ones_like(log_batch),)
+    )
     rate = jnp.log(found.result.tokens_per_s_per_megawatt)
-    rate_by = -time_by - power_by / machine.provisioned_power
-    rate_by_batch = 1.0 - time_by_batch
 
     late, full = found.late > 0.0, found.full > 0.0
     timed = (found.limited_by_time > 0.5) & ~late & ~full

@@ -32,6 +32,7 @@ from codesign.layers.moe import MoE
 from codesign.machine import Machine
 from codesign.mapping import Mapping
 from codesign.model import Model
+from codesign.numerics import larger
 from codesign.objective.metrics import Load, powered
 from codesign.objective.timing import TimedPass, step_of, timed_pass
 from codesign.precision import Precision
@@ -177,15 +178,16 @@ def decode_pair(
     seconds_a = seconds_a + sum(r.time for r in timed_a.ends)
     joules_a = joules_a + sum(r.energy for r in timed_a.ends)
 
-    # The link: once out and once back for every feed-forward block; each chip of a pool carries an equal share.
-    crossings = sum(second.block_counts())
+    # The link: once out and once back for every layer that feeds forward, in one block or several; each chip of a pool
+    # carries an equal share.
+    crossings = sum(len(layer) > 0 for group in second.layers for layer in group)
     tokens = here.tokens * a.dp
     times, sent, paid = [], 0.0, []
     for name, way in (("dispatch", "link_out"), ("combine", "link_back")):
         amount = tokens * model.hidden * precision.bytes[name]
         here_end = _transfer(way, amount, attention, link.attention_bandwidth)
         there_end = _transfer(way, amount, experts, link.expert_bandwidth)
-        carried = crossings * jnp.maximum(here_end.time, there_end.time)
+        carried = crossings * larger(here_end.time, there_end.time)
         times.append((carried, carried + crossings * link.latency))
         paid.append(crossings * (here_end if way == "link_out" else there_end).energy)
         sent = sent + crossings * amount
@@ -194,12 +196,12 @@ def decode_pair(
     lanes = (m * seconds_a, m * seconds_e, m * carried_out, m * carried_back)
     pace = alone
     for x in lanes:
-        pace = jnp.maximum(pace, x)
+        pace = larger(pace, x)
 
     spent_a, spent_e = m * (joules_a + paid[0]), m * (joules_e + paid[1])
     power_a = powered(attention.machine, pace, spent_a)
     power_e = powered(experts.machine, pace, spent_e)
-    slowed = jnp.maximum(power_a.seconds, power_e.seconds)
+    slowed = larger(power_a.seconds, power_e.seconds)
     board_a = attention.machine.static_power + spent_a / slowed
     board_e = experts.machine.static_power + spent_e / slowed
 

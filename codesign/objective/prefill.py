@@ -64,7 +64,7 @@ def mean_and_last(model: Model, machine: Machine, execution: Execution, mapping:
     last = step.cached + (step.chunks - 1.0) * step.new
     cached = jnp.stack([jnp.asarray(step.cached, dtype=float), last])
     chunks = jnp.stack([step.chunks, jnp.ones_like(step.chunks)])
-    return jax.vmap(one)(cached, chunks, 1.0 / chunks)
+    return jax.lax.map(lambda x: one(*x), (cached, chunks, 1.0 / chunks))
 
 
 def prefill(

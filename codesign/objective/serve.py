@@ -8,10 +8,12 @@ sequence's attention stays its own.  A step that carries a chunk takes x longer,
 
 the mean :math:`(1-f) t + f (t + x)` with the share :math:`f = (C-1) n/osl` of steps that carry one while
 :math:`f \le 1` and :math:`P = 1`; the chunks of a burst delay every micro-batch of a pipeline of P stages by
-:math:`(n+P-1) x`.  Distinct experts are concave in tokens: the pass of the mean is not the mean of the passes.  The
-framework adds host time per step and per sequence.  A busy board draws a share of its limit at least, and a server
-multiplies the work's energy: both are in the watts, up to the limit, and not in the time, whose constants were fitted
-to steps as boards at their limit took them.  TTFT is n mixed steps and half a step of waiting.
+:math:`(n+P-1) x`, until every micro-batch carries one.  Where more than one short prompt comes per step, they share a
+chunk as far as it has room; further chunks have steps to themselves.  Distinct experts are concave in tokens: the pass
+of the mean is not the mean of the passes.  The framework adds host time per step and per sequence.  A busy board draws
+a share of its limit at least, and a server multiplies the work's energy: both are in the watts, up to the limit, and
+not in the time, whose constants were fitted to steps as boards at their limit took them.  TTFT is n mixed steps and
+half a step of waiting.
 
 Instances that share an expert bank step together and take their prompts in the same steps, one each: of all their
 requests but one, an instance's share brings bursts.
@@ -31,6 +33,7 @@ from codesign.layers.base import Step
 from codesign.machine import Machine
 from codesign.mapping import Mapping, fullest
 from codesign.model import Model
+from codesign.numerics import larger
 from codesign.objective.metrics import Load, Metrics, powered, rates
 from codesign.objective.prefill import chunks_of
 from codesign.objective.timing import TimedPass, step_of, timed_pass
@@ -38,8 +41,8 @@ from codesign.precision import Precision
 from codesign.residency import residency
 from codesign.work import accepted_tokens
 
-#: Kernel families, and a row of another, in which each sequence works for itself.
-OWN, OWN_ROW = ("attention", "state"), "expand"
+#: Kernel families in which each sequence works for itself; rows of others say so (`Row.own`).
+OWN = ("attention", "state")
 
 
 class Parts(NamedTuple):
@@ -72,7 +75,7 @@ def parts_of(model: Model, timed: TimedPass) -> Parts:
     sent: Number = 0.0
     peak: Number = 0.0
     for n, rows, hidden in zip(counts, timed.blocks, timed.hidden, strict=True):
-        mine = [r.row.family in OWN or r.row.name == OWN_ROW for r in rows]
+        mine = [r.row.family in OWN or r.row.own for r in rows]
         attention.append(sum((r.time for r, a in zip(rows, mine, strict=True) if a), 0.0))
         joint.append(sum(r.time - h for r, a, h in zip(rows, mine, hidden, strict=True) if not a))
         own = own + n * sum((r.energy for r, a in zip(rows, mine, strict=True) if a), 0.0)
@@ -96,11 +99,23 @@ def decode_step(machine: Machine, precision: Precision, mapping: Mapping, load: 
 
 
 def mixed(
-    model: Model, machine: Machine, execution: Execution, mapping: Mapping, step: Step, load: Load, chunks: Number
+    model: Model,
+    machine: Machine,
+    execution: Execution,
+    mapping: Mapping,
+    step: Step,
+    load: Load,
+    chunks: Number,
+    together: Number,
 ) -> Parts:
-    """Three passes, each field of shape (3,): the decode step, all its tokens with a chunk's, the chunk alone."""
+    """Three passes, each field of shape (3,): the decode step, all its tokens with a chunk's, the chunk alone.
+
+    Args:
+        chunks: of a prompt.
+        together: prompts in a chunk.
+    """
     chunk = load.new / chunks
-    joined = (step.tokens + chunk) / step.batch
+    joined = (step.tokens + together * chunk) / step.batch
 
     def one(batch: Number, new: Number, cached: Number, drafts: Number, of: Number) -> Parts:
         here = eqx.tree_at(
@@ -111,13 +126,14 @@ def mixed(
     def column(*values: Number) -> Number:
         return jnp.stack([jnp.asarray(v, dtype=float) for v in values])
 
-    return jax.vmap(one)(
-        column(step.batch, step.batch, 1.0),
+    passes = (
+        column(step.batch, step.batch, together),
         column(step.new, joined, chunk),
         column(step.cached, step.cached, load.context),
         column(step.drafts, step.drafts, 0.0),
         column(1.0, 1.0, chunks),
     )
+    return jax.lax.map(lambda x: one(*x), passes)
 
 
 def serve(
@@ -130,7 +146,11 @@ def serve(
     """
     step = decode_step(machine, precision, mapping, load)
     n, m, counts = chunks_of(mapping, load), mapping.microbatches, model.block_counts()
-    p = mixed(model, machine, execution, mapping, step, load, n)
+    in_flight = load.batch * m
+    accepted = accepted_tokens(model, load.drafts)  # a pass answers several tokens
+    arriving = jnp.maximum(in_flight - 1.0 / mapping.dp, 0.0) / load.output * accepted  # other prompts, per pass
+    packed = jnp.clip(arriving / m, 1.0, jnp.maximum(mapping.chunk / load.new, 1.0))
+    p = mixed(model, machine, execution, mapping, step, load, n, packed)
     alone = [a[0] + j[0] for a, j in zip(p.attention, p.joint, strict=True)]
     together = [a[0] + a[2] + j[1] for a, j in zip(p.attention, p.joint, strict=True)]
     stage = fullest(mapping, alone, p.embed[0], p.head[0])
@@ -139,14 +159,13 @@ def serve(
     burdened = sum(k * x for k, x in zip(counts, together, strict=True)) + p.embed[1] + p.head[1] + p.handed[1]
     host = load.framework.step_overhead + load.framework.sequence_overhead * step.batch
 
-    in_flight = load.batch * m
-    prompts = jnp.maximum(in_flight - 1.0 / mapping.dp, 0.0) / load.output  # of other requests, per step
-    accepted = accepted_tokens(model, load.drafts)
-    pace = jnp.maximum(busy + p.handed[0], m * stage) + host * m
-    burst = prompts * accepted * (n + mapping.pp - 1.0) * longer  # per pass: a pass answers several tokens
+    pace = larger(busy + p.handed[0], m * stage) + host * m
+    bursts = arriving / packed
+    loaded = jnp.maximum(jnp.maximum(m, mapping.pp), bursts * n)  # every micro-batch carries a chunk
+    burst = jnp.minimum(bursts * (n + mapping.pp - 1.0), loaded) * longer
     decoding = p.attention_joules[0] + p.joint_joules[0]
     chunk = p.attention_joules[2] + p.joint_joules[1] - p.joint_joules[0]
-    joules = (m * decoding + in_flight / load.output * accepted * n * chunk) / mapping.pp
+    joules = (m * decoding + in_flight / load.output * accepted / packed * n * chunk) / mapping.pp
     power = powered(machine, pace + burst, joules)
     awake = jnp.maximum(machine.static_power, load.framework.awake * machine.power_limit)
     dynamic = load.framework.effort * (power.board - machine.static_power)

@@ -124,7 +124,7 @@ def _hidden(rows: tuple[Timed, ...], execution: Execution) -> tuple[Number, ...]
 
 def _either(second: Number, one: Any, other: Any) -> Any:
     """A row, or a part of it: ``other`` where ``second``, else ``one``; what both have alike stays what it is."""
-    if one is other or isinstance(one, str):
+    if one is other or isinstance(one, str | bool):
         return one
     if isinstance(one, tuple):
         parts = [_either(second, a, b) for a, b in zip(one, other, strict=True)]

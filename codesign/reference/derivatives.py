@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from codesign.bench import points_of
+from codesign.bench import phase_of, points_of
 from codesign.evaluation.case import load_case
 from codesign.machine import Machine
 from codesign.objective.compiled import DIRECTIONS, score_points, solve_points
@@ -24,35 +24,50 @@ FIXED = ("scale_up_domain", "scale_out_domain", "in_switch_reduction")
 #: Largest error allowed, of the gradient's norm; largest share of designs at a kink.
 BAR, KINKED = 1e-5, 0.05
 
+#: Targets lie between these: of a token in decode and serve, of the first one else [s].
+LATE = {"decode": (4e-3, 0.1), "serve": (4e-3, 0.1), "prefill": (0.03, 10.0), "midfill": (0.03, 10.0)}
+
 #: Step of the differences in the logarithm, and the jump of slopes that makes a kink, in steps.
 STEP, JUMP = 1e-4, 30.0
 
 
 def check(
-    arch: str, model: str, *, designs: int = 64, seed: int = 0, workspace: str | Path | None = None
+    arch: str,
+    model: str,
+    phase: str = "decode",
+    *,
+    designs: int = 64,
+    seed: int = 0,
+    workspace: str | Path | None = None,
 ) -> dict[str, Any]:
     """Compare at random designs.
 
     Args:
         arch, model: catalog names; machines lie around the first.
+        phase: regime.
         designs: how many, each with its own machine, mapping, context and target.
         seed: of the draw.
         workspace: folder looked up before the bundled catalog.
 
     Returns:
         worst and median error of the gradient over its norm, and how many designs lie at a kink.
+
+    Raises:
+        CodesignError: unknown name or regime.
     """
-    case = load_case(arch, model, workspace=workspace)
+    regime = phase_of(phase)
+    case = replace(load_case(arch, model, workspace=workspace), phase=regime)
     machine, mapping, load = points_of(case, designs, seed)
     draw = np.random.default_rng(seed + 1)
-    late = np.exp(draw.uniform(np.log(4e-3), np.log(0.1), designs))
+    low, high = LATE[regime.name]
+    late = np.exp(draw.uniform(np.log(low), np.log(high), designs))
     target = np.where(draw.random(designs) < 0.2, np.inf, late)
     everything = list(vars(machine))
     names = [name for name in everything if name not in FIXED]
     common = (case.model, case.execution, case.precision)
 
     def score(machine: Machine) -> np.ndarray:
-        found = solve_points(*common, machine, mapping, load, target)
+        found = solve_points(*common, machine, mapping, load, target, phase=regime)
         return np.log(found.result.tokens_per_s_per_megawatt) - SHORTFALL * (found.late + found.full)
 
     values = np.stack([np.broadcast_to(getattr(machine, name), designs) for name in everything], axis=1)
@@ -62,7 +77,7 @@ def check(
         along = np.zeros((designs, len(everything), len(some)))
         for k, name in enumerate(some):
             along[:, everything.index(name), k] = values[:, everything.index(name)]
-        given.append(score_points(*common, machine, mapping, load, target, along).slopes.T)
+        given.append(score_points(*common, machine, mapping, load, target, along, regime).slopes.T)
     slopes = np.concatenate(given)
     base, wanted, jumps = score(machine), [], []
     for name in names:
@@ -79,6 +94,7 @@ def check(
     return {
         "arch": case.arch,
         "model": case.model_name,
+        "phase": regime.name,
         "designs": designs,
         "numbers": len(names),
         "kinked": int(kinked.sum()),
