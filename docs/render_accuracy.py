@@ -79,6 +79,26 @@ def _intervals(g: dict[str, Any]) -> list[str]:
     ]
 
 
+def _unseen(left_out: list[dict[str, Any]]) -> list[str]:
+    """How many points of chips, and of models, that a fit was not shown lie in their intervals."""
+    lines = []
+    for by in ("chip", "model"):
+        told = [g for g in left_out if g["by"] == by]
+        inside = sum(g["n"] * g["coverage_90"] for g in told) / sum(g["n"] for g in told)
+        least = min(told, key=lambda g: g["coverage_90"])
+        words = "" if COVERAGE[0] <= inside <= COVERAGE[1] else ", **missed**"
+        lines.append(
+            f"Of points whose {by} was left out {_percent(inside, 0)} lie in their intervals{words}, least of "
+            f"{least['name']}: {_percent(least['coverage_90'], 0)}."
+        )
+    return lines
+
+
+def _families(numbers: list[dict[str, Any]]) -> int:
+    """Numbers of kernel families, which all chips share."""
+    return sum(n["level"] == "kernel" for n in numbers)
+
+
 def _worst(path: Path) -> str:
     """The chip and model with the largest median error among points held back."""
     found: dict[str, list[float]] = {}
@@ -131,11 +151,14 @@ def render() -> str:
         "",
         verdict,
         *_intervals(next(g for g in serving["errors"]["check"] if g["quantity"] == "tpot_s")),
+        *_unseen(serving["errors"]["left_out"]),
         _worst(folder / "serving-held-back.csv"),
         "",
         f"{own} numbers belong to one chip, {kernels['chip_specific_numbers']} of kernels and "
-        f"{serving['chip_specific_numbers']} of serving; all others are shared.",
-        f"Of these {alone} belong to generations of which one chip was measured: its relatives start from them.",
+        f"{serving['chip_specific_numbers']} of serving; all others are shared. Of the shared ones {alone} belong to",
+        f"generations of which one chip was measured, whose relatives start from them, and "
+        f"{_families(kernels['numbers'])} to kernel families,",
+        "not all of which were measured on every chip.",
         END,
     ]
     return "\n".join(lines)

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,10 +11,10 @@ from codesign.calibration import constants, store, tables
 from codesign.calibration.constants import BY_NAME, FORMS, LAWS, Term, generation_of
 from codesign.calibration.fit import Fit, covariance, fit, fitted_lines, subset
 from codesign.calibration.model import Program, log_seconds
-from codesign.calibration.predict import Scatter, interval, predict, scatter_of
-from codesign.calibration.tables.base import NUMBERS, Sample
+from codesign.calibration.predict import Scatter, predict, scatter_of
+from codesign.calibration.tables.base import Sample
 from codesign.errors import CodesignError
-from codesign.execution import NAMES, time_of
+from codesign.execution import NAMES
 from codesign.layers.base import Step
 from codesign.layers.moe import MoE
 from codesign.routing import fullest_rank_distinct, fullest_rank_routes
@@ -161,26 +160,22 @@ def test_error_on_lines_held_back(shipped, everything, group: str) -> None:
     assert 0.7 <= inside.mean() <= 0.97
 
 
-def test_interval_of_anything_is_that_of_a_line(shipped) -> None:
-    """A product's interval by `interval` is the one that `predict` gives its line, and a stranger's is wider."""
-    from codesign.calibration.tables.base import machine_named
-
+def test_the_interval_of_a_line_is_its_gradient_through_the_covariance(shipped) -> None:
+    """By central differences of the line's log time; a chip that was left out has a wider one."""
     found, _ = shipped
     line = subset(one_chip("gemm")[0], np.array([3]))
-    row = line.rows[0]._replace(**{f: float(np.asarray(getattr(line.rows[0], f)).item()) for f in NUMBERS})
-    _, machine = machine_named("h200")
-
-    def log_of(execution):
-        return jnp.log(time_of(row, machine, execution).time)
-
     program = Program(line, found.terms)
-    value, half = interval(log_of, found, "h200", kernels=())
-    gradient = program.jacobian(found.theta)[0]
-    assert value == pytest.approx(program.predict(found.theta)[0], rel=1e-12)
-    assert half == pytest.approx(1.6448536 * np.sqrt(gradient @ found.covariance @ gradient), rel=1e-6)
-    relative, stranger = (interval(log_of, found, chip, kernels=())[1] for chip in ("h100", "mi300x"))
-    assert half < relative < stranger
-    assert interval(log_of, found, "h200", kernels=(), scatter=0.3)[1] == pytest.approx(np.hypot(half, 0.3))
+    gradient = np.array(
+        [
+            (float(program.predict(found.theta + h)[0]) - float(program.predict(found.theta - h)[0])) / 2e-5
+            for h in 1e-5 * np.eye(len(found.theta))
+        ]
+    )
+    half = float(predict(line, found, Scatter({}, {"gemm": {-1: 0.0}})).half[0])
+    assert half == pytest.approx(1.6448536 * np.sqrt(gradient @ found.covariance @ gradient), rel=1e-5)
+    wide = float(predict(line, found, Scatter({}, {"gemm": {-1: 0.3}})).half[0])
+    assert wide == pytest.approx(np.hypot(half, 0.3))
+    assert float(predict(line, found, Scatter({}, {"gemm": {-1: 0.0}}), without="h200").half[0]) > half
 
 
 def test_saved_fit_comes_back(tmp_path, shipped) -> None:
@@ -191,6 +186,16 @@ def test_saved_fit_comes_back(tmp_path, shipped) -> None:
     assert again.theta == pytest.approx(found.theta, rel=1e-12)
     assert again.covariance == pytest.approx(found.covariance, rel=1e-5, abs=1e-9)
     assert others == scatter
+
+
+def test_a_fit_beside_the_covariance_of_another_is_refused(tmp_path, shipped) -> None:
+    found, scatter = shipped
+    store.save(tmp_path / "a", found, scatter, "a test", {})
+    store.save(tmp_path / "b", replace(found, covariance=2.0 * found.covariance), scatter, "a test", {})
+    assert 'note = "no lines held back"' in (tmp_path / "a/kernels.toml").read_text()
+    (tmp_path / "a/kernels-covariance.npz").write_bytes((tmp_path / "b/kernels-covariance.npz").read_bytes())
+    with pytest.raises(CodesignError, match="does not belong to its covariance"):
+        store.load(tmp_path / "a")
 
 
 @pytest.mark.parametrize("damage", ["missing", "not json", "cut"])

@@ -17,9 +17,9 @@ import codesign
 from codesign.calibration import serving, store
 from codesign.calibration.constants import LAWS
 from codesign.calibration.serving import store as store_of_fits
-from codesign.calibration.serving.fit import Power, Served, fit, fit_power
-from codesign.calibration.serving.points import place, twins
-from codesign.calibration.serving.predict import Out, leave_out, predict, scatter_of
+from codesign.calibration.serving.fit import Power, Served, fit, with_power
+from codesign.calibration.serving.points import COLUMNS, place, twins
+from codesign.calibration.serving.predict import LeftOut, Out, leave_out, predict, scatter_of
 from codesign.calibration.serving.program import Program, lines_of
 from codesign.calibration.serving.store import load, save
 from codesign.calibration.serving.terms import Line, kernels_of, shifts_of
@@ -156,9 +156,13 @@ def test_power_in_a_server_is_found_again() -> None:
         splits = np.full(len(watts), "fit", dtype=object)
         copy.__dict__ |= p.__dict__ | {"points": replace(p.points, joules=watts / rate, splits=splits)}
         made.append(copy)
-    again = fit_power(made, found)
-    assert again.awake == pytest.approx(0.3, rel=1e-3)
-    assert again.effort == pytest.approx(1.4, rel=1e-3)
+    again = with_power(made, found)
+    assert again.power.awake == pytest.approx(0.3, rel=1e-3)
+    assert again.power.effort == pytest.approx(1.4, rel=1e-3)
+    assert all(0.0 <= d < 1e-2 for d in again.power_deviation)  # nothing scatters
+    # Without the lines that energies stand on there is nothing to fit.
+    none = with_power(made, found, keep=lambda points: np.zeros(len(points), dtype=bool))
+    assert none.power == found.power and np.all(np.isnan(none.power_deviation))
 
 
 def test_nothing_to_fit_is_refused() -> None:
@@ -299,11 +303,32 @@ def test_the_points_that_ship_have_the_error_that_the_fit_tells() -> None:
 @pytest.mark.slow
 def test_leaving_a_chip_out_uses_none_of_its_lines() -> None:
     found = fit(list(programs()), steps=8)
-    one = leave_out(programs(), found, Out(chip="h200"))
-    assert len(one.log_ratio) == sum(int((p.points.chips == "h200").sum()) for p in programs())
+    one = leave_out(programs(), Out(chip="h200"))
+    assert (
+        len(one.log_ratio)
+        == len(one.held_back)
+        == len(one.half(programs(), scatter_of(programs(), found)))
+        == sum(int((p.points.chips == "h200").sum()) for p in programs())
+    )
     assert np.all(np.isfinite(one.log_ratio))
     assert set(scatter_of(programs(), found)) >= {""}
     assert kernels_of("h200") != kernels_of("b200")
+
+
+def test_widths_for_new_chips_rest_on_lines_of_the_fit_alone() -> None:
+    ratio = np.log(np.array([1.1, 0.8, 1.3, 9.0]))
+    held = np.array([False, False, False, True])
+    found = shipped()[0]
+    told = [LeftOut(Out(chip="h200"), found, r, held).scatter() for r in (ratio, ratio * [1, 1, 1, 3])]
+    assert told[0] == told[1] == pytest.approx(np.quantile(np.abs(ratio[:3]), 0.85))
+    assert LeftOut(Out(chip="h200"), found, ratio, ~held).scatter() == pytest.approx(np.log(9.0))
+
+
+def test_of_twins_the_one_that_is_fitted_stays() -> None:
+    row = dict.fromkeys(COLUMNS, "1") | {"tpot_s": "0.01"}
+    rows = [row | {"ep": "1", "split": "check"}, row | {"ep": "8", "split": "fit"}, row | {"ep": "4", "split": "check"}]
+    assert twins(rows) == {0, 2}
+    assert twins([r | {"split": ""} for r in rows]) == {1, 2}
 
 
 def test_what_a_fit_is_not_shown() -> None:

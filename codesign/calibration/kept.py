@@ -1,8 +1,10 @@
 """What both fits keep on disk besides their constants: a JSON of every number, and a covariance beside it.
 
-``NAME-fit.json`` holds the numbers, ``NAME-covariance.npz`` the lower triangle of their covariance, row by row.
+``NAME-fit.json`` holds the numbers, ``NAME-covariance.npz`` the lower triangle of their covariance, row by row; the
+first has the digest of the second, and the two belong together or are refused.
 """
 
+import hashlib
 import io
 import json
 import zipfile
@@ -33,7 +35,8 @@ def save_fit(
     packed = io.BytesIO()
     np.savez_compressed(packed, covariance=covariance[np.tril_indices(len(covariance))].astype(np.float32))
     files = {folder / file: text.encode() for file, text in texts.items()}
-    files[folder / f"{name}-fit.json"] = (json.dumps(document, indent=0, allow_nan=False) + "\n").encode()
+    told = {**document, "covariance_sha256": hashlib.sha256(packed.getvalue()).hexdigest()}
+    files[folder / f"{name}-fit.json"] = (json.dumps(told, indent=0, allow_nan=False) + "\n").encode()
     files[folder / f"{name}-covariance.npz"] = packed.getvalue()
     write_whole(files)
     return list(files)
@@ -53,7 +56,8 @@ def load_fit(folder: Path, name: str, read: Callable[[dict[str, Any]], tuple[T, 
     path = folder / f"{name}-fit.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        with np.load(folder / f"{name}-covariance.npz") as arrays:
+        packed = (folder / f"{name}-covariance.npz").read_bytes()
+        with np.load(io.BytesIO(packed)) as arrays:
             lower = arrays["covariance"].astype(float)
         found, known = read(document)
         n = len(document["numbers"])
@@ -61,7 +65,8 @@ def load_fit(folder: Path, name: str, read: Callable[[dict[str, Any]], tuple[T, 
         raise CodesignError("no fit here", file=str(path), allowed="run codesign calibrate") from problem
     except (ValueError, LookupError, TypeError, AttributeError, EOFError, OSError, zipfile.BadZipFile) as problem:
         raise CodesignError("damaged; run codesign calibrate again", file=str(path)) from problem
-    if len(lower) != n * (n + 1) // 2 or not known or not np.all(np.isfinite(lower)):
+    other = document.get("covariance_sha256", "") != hashlib.sha256(packed).hexdigest()
+    if other or len(lower) != n * (n + 1) // 2 or not known or not np.all(np.isfinite(lower)):
         raise CodesignError("does not belong to its covariance or to this version", file=str(path))
     return found, symmetric(lower, n)
 

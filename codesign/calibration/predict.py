@@ -5,19 +5,15 @@ mode, Sigma the covariance of the fit, and s the scatter about the fit of lines 
 by predicted time.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from codesign.calibration.constants import DEFAULT_KERNELS, LAWS, generation_of, read
+from codesign.calibration.constants import LAWS, generation_of
 from codesign.calibration.fit import Fit
 from codesign.calibration.model import Program
 from codesign.calibration.tables.base import Sample
-from codesign.execution import Execution, execution_from
 
 #: Standard deviations of a normal distribution that hold 90 %.
 Z90 = 1.6448536269514722
@@ -137,38 +133,3 @@ def _unknown(chip: str, fit: Fit) -> np.ndarray:
     """Variance of each constant's u that a chip without measurements adds, and its generation where that has none."""
     known = generation_of(chip) in {t.owner for t in fit.terms.terms if t.level == "generation"}
     return np.array([law.chip**2 + (0.0 if known else law.generation**2) for law in LAWS])
-
-
-def interval(
-    log_of: Callable[[Execution], Any],
-    fit: Fit,
-    chip: str,
-    *,
-    kernels: Iterable[str] | None = None,
-    scatter: float = 0.0,
-) -> tuple[float, float]:
-    """Logarithm of anything that the constants lead to, and the half width of its 90 % interval.
-
-    Args:
-        log_of: a traceable function of the constants, e.g. the log of a TPOT.
-        fit: the fit.
-        chip: accelerator; one without measurements adds the prior spread of what chips, and generations, differ by.
-        kernels: whose constants apply; the defaults of the chip's generation where None.
-        scatter: half width of what is left between fit and measurement.
-    """
-    generation = generation_of(chip)
-    chosen = DEFAULT_KERNELS.get(generation, DEFAULT_KERNELS[None]) if kernels is None else tuple(kernels)
-    matrix = fit.terms.matrix(chip, chosen)
-    u = jnp.asarray(matrix @ fit.theta)
-
-    def value(u: Any) -> Any:
-        constants = read(u)
-        chosen = fit.terms.chosen
-        return log_of(execution_from(lambda n: constants[n] if n in constants else chosen[n], calibrated=True))
-
-    slope = np.asarray(jax.jacfwd(value)(u))
-    gradient = slope @ matrix
-    variance = gradient @ fit.covariance @ gradient
-    if chip not in {t.owner for t in fit.terms.terms if t.level == "chip"}:
-        variance += slope**2 @ _unknown(chip, fit)
-    return float(value(u)), float(np.sqrt(scatter**2 + Z90**2 * variance))

@@ -73,6 +73,7 @@ def constants_file(name: str, fit: Fit, source: str, errors: Mapping[str, float]
     relatives = [c for c in GENERATIONS.get(generation or "", ()) if f"kernels-{c}" not in owners(fit.terms)]
     aliases = ", ".join(f'"kernels-{c}"' for c in relatives) if chip is None and generation else ""
     told = "; ".join(f"{k} {100 * v:.1f} %" for k, v in errors.items())
+    note = f"median error on lines held back: {told}" if told else "no lines held back"
     head = [
         f"# Kernel constants of {whose}, fitted to measured kernel tables; written by `codesign calibrate`.",
         "# Ranges hold 90 % of the posterior; a note says whose number it is.  Chips under aliases were not measured.",
@@ -80,7 +81,7 @@ def constants_file(name: str, fit: Fit, source: str, errors: Mapping[str, float]
         f'title = "Kernel constants of {whose}, fitted"',
         *([f"aliases = [{aliases}]"] if aliases else []),
         f'source = "{source}"',
-        f'note = "median error on lines held back: {told}"',
+        f'note = "{note}"',
         "",
         "[numbers]",
     ]

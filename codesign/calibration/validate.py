@@ -251,7 +251,7 @@ def calibrate(samples: Sequence[Sample], out: Path, source: str) -> dict[str, An
     found = fit(samples)
     scatter = scatter_of(fitted_lines(samples), found)
     points = [p for s in samples for p in points_of(predict(s, found, scatter))]
-    held = [p for p in points if p.by["split"] == "check"] or points
+    held = [p for p in points if p.by["split"] == "check"]
     errors: dict[str, float] = {}
     for name in dict.fromkeys(p.by["group"] for p in held):
         errors[name] = float(np.median([abs(p.predicted / p.measured - 1.0) for p in held if p.by["group"] == name]))

@@ -61,6 +61,10 @@ def calibrate(
             "of tables; a package's need one named.",
         ),
     ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--source", metavar="TEXT", help="What the tables are, for the source of every fitted number."),
+    ] = None,
     as_json: arg.Json = False,
     workspace: arg.Workspace = None,
 ) -> None:
@@ -97,20 +101,23 @@ def calibrate(
 
             read = aiconfigurator.read(chip or aiconfigurator.CHIPS, most=most or aiconfigurator.MOST)
             lines = f"{most or aiconfigurator.MOST} lines per table, chip, kernel and format at most"
-            told = f"codesign calibrate on {aiconfigurator.NAME} {read.version}, {lines}, {today}"
+            told = f"codesign calibrate on {source or f'{aiconfigurator.NAME} {read.version}, {lines}'}, {today}"
             found["kernels"] = of_kernels(aiconfigurator.samples(read), made, told) | {"package": read.document()}
         elif chip or most:
             raise CodesignError("chooses lines of a package", key="--chip, --most", allowed="with --from")
         elif measured is not None and any(measured.glob("kernels-*.csv")):
-            told = f"codesign calibrate on {measured.name}/kernels-*.csv, {today}"
+            told = f"codesign calibrate on {source or f'{measured.name}/kernels-*.csv'}, {today}"
             found["kernels"] = of_kernels(placed_in(measured), made, told)
         for path, rows in served.items():
             kernels = made if found["kernels"] else folder
-            told = f"codesign calibrate on {path.name}, {today}"
+            told = f"codesign calibrate on {source or path.name}, {today}"
             found["serving"] = serving.calibrate(rows, made, told, kernels)
         if found["kernels"] is None and found["serving"] is None:
             raise CodesignError("nothing to fit", file=str(measured), allowed="kernel tables or serving points")
         write_whole({folder / p.name: p.read_bytes() for p in sorted(made.iterdir())})
+        kinds = tuple(kind for kind, fit in (("kernels", found["kernels"]), ("served", found["serving"])) if fit)
+        others = (p.name for p in folder.glob("*.toml") if p.stem.startswith(kinds) and not (made / p.name).exists())
+        found["left"] = sorted(others)
     arg.answer(found, as_json, _fits)
 
 
@@ -192,11 +199,16 @@ def validate(
 
 
 def _fits(document: dict[str, Any]) -> None:
+    from codesign.cli import tables
+
     for name in ("kernels", "serving"):
         if document[name]:
             _draw(document[name], f"{name}: {document[name]['numbers']} numbers fitted, error on lines")
             if "package" in document[name]:
                 _package(document[name]["package"])
+    if document["left"]:
+        words = f"left as an earlier fit wrote them, no line here is of theirs: {', '.join(document['left'])}"
+        tables.console().print(words, markup=False, soft_wrap=True)
 
 
 def _package(read: dict[str, Any]) -> None:

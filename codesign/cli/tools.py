@@ -76,7 +76,8 @@ def _draw_bench(document: dict[str, Any]) -> None:
         ("compilation", f"{document['compile_s']:.2f} s"),
         ("reference: float64 matrix product", f"{document['reference_gflops']:.0f} GFLOP/s"),
     ]
-    title = f"{document['model']} {document['phase']} around {document['arch']}, {document['count']:,} points, best of its runs"
+    what = f"{document['model']} {document['phase']} around {document['arch']}"
+    title = f"{what}, {document['count']:,} points, best of its runs"
     tables.console().print(tables.table(title, ("", "measured"), rows))
 
 

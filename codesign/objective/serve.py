@@ -98,6 +98,18 @@ def decode_step(machine: Machine, precision: Precision, mapping: Mapping, load: 
     )
 
 
+def board_in_server(drawn: Number, static: Number, limit: Number, awake: Number, effort: Number) -> Number:
+    r"""Watts of a board: :math:`\min(\max(P_{static}, a P_{limit}) + e (P - P_{static}), P_{limit})`.
+
+    Args:
+        drawn: what it would draw by static power and the work's energy alone, P [W].
+        static, limit: its static power and power limit [W].
+        awake: share of the limit that a busy board draws, a.
+        effort: dynamic energy over that of the work alone, e.
+    """
+    return jnp.minimum(jnp.maximum(static, awake * limit) + effort * (drawn - static), limit)
+
+
 def mixed(
     model: Model,
     machine: Machine,
@@ -167,9 +179,9 @@ def serve(
     chunk = p.attention_joules[2] + p.joint_joules[1] - p.joint_joules[0]
     joules = (m * decoding + in_flight / load.output * accepted / packed * n * chunk) / mapping.pp
     power = powered(machine, pace + burst, joules)
-    awake = jnp.maximum(machine.static_power, load.framework.awake * machine.power_limit)
-    dynamic = load.framework.effort * (power.board - machine.static_power)
-    board = jnp.minimum(awake + dynamic, machine.power_limit)
+    board = board_in_server(
+        power.board, machine.static_power, machine.power_limit, load.framework.awake, load.framework.effort
+    )
     tpot = power.seconds / accepted
     ttft = (n * (burdened + host) + pace / 2.0) * power.slowdown
     answers = in_flight * mapping.dp / (ttft + jnp.maximum(load.output - 1.0, 0.0) * tpot)

@@ -6,7 +6,7 @@ of Levenberg and Marquardt with the pseudo-Huber :math:`\rho`; Laplace's covaria
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from codesign.calibration.serving.points import Points
 from codesign.calibration.serving.program import Program, lines_of
 from codesign.calibration.serving.terms import Shifts, shifts_of
 from codesign.errors import CodesignError
+from codesign.objective.serve import board_in_server
 
 #: Residuals beyond so many standard deviations count linearly.
 DELTA = 1.5
@@ -42,11 +43,14 @@ class Power(NamedTuple):
 
     def board(self, drawn: np.ndarray, static: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Watts of boards that would draw ``drawn`` by static power and the work's energy alone."""
-        return np.minimum(np.maximum(static, self.awake * limit) + self.effort * (drawn - static), limit)
+        return np.asarray(board_in_server(drawn, static, limit, self.awake, self.effort))
 
 
 #: The work's energy alone.
 ALONE = Power()
+
+#: Deviations of what was not fitted.
+UNKNOWN = Power(np.nan, np.nan)
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,14 @@ class Served:
         theta: their values, (n,).
         covariance: (n, n).
         power: of boards in a server.
+        power_deviation: standard deviations of its numbers, NaN where none were fitted.
     """
 
     shifts: Shifts
     theta: np.ndarray
     covariance: np.ndarray
     power: Power = ALONE
+    power_deviation: Power = UNKNOWN
 
 
 def _loss(z: np.ndarray) -> float:
@@ -140,14 +146,23 @@ def fit(
     return Served(shifts, theta, np.linalg.inv(curvature(theta, z)[0]))
 
 
-def fit_power(programs: Sequence[Program], found: Served) -> Power:
-    """Fit board power to measured board energy per output token of split ``fit``, robustly in its logarithm.
+def with_power(
+    programs: Sequence[Program], found: Served, *, keep: Callable[[Points], np.ndarray] | None = None
+) -> Served:
+    """The fit with board power fitted to measured board energy per output token of split ``fit``, robustly in its log.
 
+    Deviations are those of least squares at the optimum, with the scatter of its residuals (1.48 times their median).
     Where no energy was measured the work alone counts.
+
+    Args:
+        programs: all points.
+        found: the fit of their times.
+        keep: which lines to fit besides, as in `fit`.
     """
     drawn, static, limit, rate, joules = [], [], [], [], []
     for p in programs:
         kept = (p.points.splits == "fit") & np.isfinite(p.points.joules)
+        kept = kept if keep is None else kept & keep(p.points)
         if not kept.any():
             continue
         board, tokens, _ = p.watts(p.arguments(found.shifts, found.theta))
@@ -159,7 +174,7 @@ def fit_power(programs: Sequence[Program], found: Served) -> Power:
         ):
             column.append(np.asarray(values)[kept])
     if not drawn:
-        return Power()
+        return found
     columns = [np.concatenate(c) for c in (drawn, static, limit, rate, joules)]
 
     def errors(x: np.ndarray) -> np.ndarray:
@@ -169,4 +184,6 @@ def fit_power(programs: Sequence[Program], found: Served) -> Power:
     from scipy.optimize import least_squares
 
     best = least_squares(errors, [0.2, 1.5], bounds=([0.0, 1.0], [0.9, 5.0]), loss="soft_l1", f_scale=0.15)
-    return Power(*(float(x) for x in best.x))
+    sigma = 1.4826 * float(np.median(np.abs(errors(best.x))))
+    spread = sigma * np.sqrt(np.diag(np.linalg.pinv(best.jac.T @ best.jac)))
+    return replace(found, power=Power(*(float(x) for x in best.x)), power_deviation=Power(*(float(x) for x in spread)))

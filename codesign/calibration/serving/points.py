@@ -281,11 +281,12 @@ def _stacked(lines: Sequence[tuple[int, Mapping[str, Any], dict[str, Any]]]) -> 
 def twins(rows: Sequence[Mapping[str, Any]]) -> set[int]:
     """Lines that stand twice under two labels: all but ``ep`` and ``dp_attention`` alike, times within 0.1 %.
 
-    The first of each is kept out of the set; lines whose time is none have no twins.
+    The first of each is kept out of the set, of split ``fit`` before others, so that no line held back decides what
+    is fitted; lines whose time is none have no twins.
     """
     kept: dict[tuple, list[float]] = {}
     doubled = set()
-    for i, row in enumerate(rows):
+    for i, row in sorted(enumerate(rows), key=lambda x: str(x[1].get("split")) != "fit"):
         key = tuple(str(row[k]) for k in COLUMNS if k not in ("ep", "dp_attention"))
         try:
             tpot = _number(row, "tpot_s")

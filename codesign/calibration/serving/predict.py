@@ -234,29 +234,60 @@ class LeftOut:
 
     Attributes:
         out: what was.
+        fit: to the others.
         log_ratio: predicted over measured, (n,).
+        held_back: whether a point is not of split ``fit``, (n,).
     """
 
     out: Out
+    fit: Served
     log_ratio: np.ndarray
+    held_back: np.ndarray
+
+    def scatter(self) -> float:
+        """Half width of what holds `HELD` of its points of split ``fit``, of all where there are none [log]."""
+        errors = np.abs(self.log_ratio)
+        return float(np.quantile(errors if self.held_back.all() else errors[~self.held_back], HELD))
+
+    def half(self, programs: Sequence[Program], scatter: Mapping[str, float]) -> np.ndarray:
+        """Half widths of the intervals of its points, (n,), as of a chip or a model that no fit has seen.
+
+        Args:
+            programs: as in `leave_out`.
+            scatter: of the whole fit; strata of what was left out are not looked at.
+        """
+        wider = scatter_without(scatter, self.out)
+        halves = []
+        for p in programs:
+            chosen = self.out.predicted(p.points) & np.isfinite(p.points.tpot)
+            if chosen.any():
+                halves.append(predict(p, self.fit, wider, without=self.out.chip).half[chosen])
+        return np.concatenate(halves)
 
 
-def leave_out(programs: Sequence[Program], found: Served, out: Out) -> LeftOut:
-    """Refit without a chip, a model or both and predict the points of it, or of the two together.
+def scatter_without(scatter: Mapping[str, float], out: Out) -> dict[str, float]:
+    """Scatter of the strata that have nothing of what is left out."""
+    return {k: v for k, v in scatter.items() if not {out.chip, out.model} & set(k.split("|"))}
+
+
+def leave_out(programs: Sequence[Program], out: Out) -> LeftOut:
+    """Fit anew without a chip, a model or both and predict the points of it, or of the two together.
+
+    The fit starts from the priors: one that starts from the whole fit has seen what it leaves out.
 
     Args:
         programs: all points.
-        found: the fit to all of them, to start from.
         out: what is left out.
     """
-    again = fit(programs, keep=out.shown, start=found, steps=15)
-    ratios = []
+    again = fit(programs, keep=out.shown)
+    ratios, held_back = [], []
     for p in programs:
         chosen = out.predicted(p.points) & np.isfinite(p.points.tpot)
         if chosen.any():
             w = p.arguments(again.shifts, again.theta, without=out.chip)
             ratios.append((p.predict(w) - np.log(p.points.tpot))[chosen])
-    return LeftOut(out, np.concatenate(ratios))
+            held_back.append(p.points.splits[chosen] != "fit")
+    return LeftOut(out, again, np.concatenate(ratios), np.concatenate(held_back).astype(bool))
 
 
 def summary(log_ratio: np.ndarray, half: np.ndarray | None = None) -> dict[str, Any]:

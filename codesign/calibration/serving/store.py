@@ -19,13 +19,16 @@ import numpy as np
 from codesign.calibration.constants import FORMS, LAWS, published
 from codesign.calibration.kept import load_fit, save_fit
 from codesign.calibration.predict import Z90
-from codesign.calibration.serving.fit import Power, Served
+from codesign.calibration.serving.fit import UNKNOWN, Power, Served
 from codesign.calibration.serving.program import DECODING
 from codesign.calibration.serving.terms import SERVED, TIED, Line, Shift, Shifts, generation_of, kernels_of
 from codesign.errors import CodesignError
 from codesign.execution import NAMES, UNITS
 
 SCHEMA = "codesign.serving/1"
+
+#: What is said of the error where no point was held back.
+NONE_HELD = "no points held back"
 
 #: A number tells nothing new where its deviation stays above this share of the prior's and it moved less than this.
 UNTOLD, MOVED = 0.98, 0.05
@@ -83,8 +86,16 @@ def _constants(
     return u, deviation, told, aliases
 
 
-def constants_file(name: str, line: Line, fit: Served, source: str, kernels: Path | None = None) -> str:
-    """One file of constants as TOML; what no point tells anything of stands as the kernels have it, and says so."""
+def constants_file(
+    name: str, line: Line, fit: Served, source: str, kernels: Path | None = None, note: str = NONE_HELD
+) -> str:
+    """One file of constants as TOML; what no point tells anything of stands as the kernels have it, and says so.
+
+    Args:
+        name, line: of the file, and whose constants they are.
+        fit, source, kernels: as in `save`.
+        note: the error on what was held back, in words.
+    """
     u, deviation, told, aliases = _constants(line, fit, kernels)
     estimates = published()
     whose = name.removeprefix("served").removeprefix("-") or "all chips measured"
@@ -95,6 +106,7 @@ def constants_file(name: str, line: Line, fit: Served, source: str, kernels: Pat
         f'title = "Kernel constants of {whose} in a server, fitted"',
         *([f"aliases = [{', '.join(chr(34) + a + chr(34) for a in aliases)}]"] if aliases else []),
         f'source = "{source}"',
+        f'note = "{note}"',
         "",
         "[numbers]",
     ]
@@ -129,8 +141,10 @@ def frameworks_file(fit: Served, source: str) -> str:
         f'decoding = {{ value = "{DECODING}", kind = "estimate", '
         'source = "closed-loop serving of InferenceX: about 0.96 of the concurrency decodes at any time" }',
     ]
-    for name, value in fit.power._asdict().items():
-        lines.append(f'{name} = {{ value = "{value:.4g}", kind = "fitted", source = "{source}" }}')
+    for (name, value), d in zip(fit.power._asdict().items(), fit.power_deviation, strict=True):
+        span = f', range = ["{max(value - Z90 * d, 0.0):.4g}", "{value + Z90 * d:.4g}"]' if np.isfinite(d) else ""
+        kind, whence = ("fitted", source) if span else ("assumption", "the work's energy alone; none was measured")
+        lines.append(f'{name} = {{ value = "{value:.4g}", kind = "{kind}", source = "{whence}"{span} }}')
     deviations = np.sqrt(np.diag(fit.covariance))
     for s, x, d in zip(fit.shifts.shifts, fit.theta, deviations, strict=True):
         if s.level == "framework":
@@ -156,6 +170,7 @@ def fit_document(fit: Served, scatter: Mapping[str, float], source: str, errors:
     return {
         "schema": SCHEMA, "source": source, "chip_specific_numbers": shifts.chip_specific(), "errors": dict(errors),
         "scatter": dict(scatter), "power": fit.power._asdict(), "numbers": numbers,
+        "power_deviation": fit.power_deviation._asdict() if np.all(np.isfinite(fit.power_deviation)) else None,
     }  # fmt: skip
 
 
@@ -205,7 +220,9 @@ def save(
         kernels: folder of the kernels' fit on which this one stands.
     """
     named = owners(fit.shifts).items()
-    texts = {f"{name}.toml": constants_file(name, line, fit, source, kernels) for name, line in named}
+    held = next((g for g in errors.get("check", ()) if g["quantity"] == "tpot_s"), None)
+    note = f"median error on {held['n']} points held back: {100 * held['median_ape']:.1f} %" if held else NONE_HELD
+    texts = {f"{name}.toml": constants_file(name, line, fit, source, kernels, note) for name, line in named}
     texts["frameworks.toml"] = frameworks_file(fit, source)
     texts["serving-held-back.csv"] = held_back_file(points)
     return save_fit(folder, "serving", texts, fit_document(fit, scatter, source, errors), fit.covariance)
@@ -230,8 +247,9 @@ def load(folder: Path) -> tuple[Served, dict[str, float], dict[str, Any]]:
         scatter = {k: float(v) for k, v in document["scatter"].items()}
         if "" not in scatter or not np.all(np.isfinite([*theta, *shifts.mean, *shifts.spread, *scatter.values()])):
             raise ValueError("numbers are missing")
-        found = shifts, theta, Power(**document["power"]), scatter, dict(document["errors"])
+        power = Power(**document["power"]), Power(**(document.get("power_deviation") or UNKNOWN._asdict()))
+        found = shifts, theta, power, scatter, dict(document["errors"])
         return found, all(s.what in known for s in shifts.shifts)
 
     (shifts, theta, power, scatter, errors), covariance = load_fit(folder, "serving", read_document)
-    return Served(shifts, theta, covariance, power), scatter, errors
+    return Served(shifts, theta, covariance, *power), scatter, errors

@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,18 +11,20 @@ import numpy as np
 
 from codesign.calibration.names import known_as
 from codesign.calibration.serving import store
-from codesign.calibration.serving.fit import fit, fit_power
+from codesign.calibration.serving.fit import fit, with_power
 from codesign.calibration.serving.notes import assumed
 from codesign.calibration.serving.points import COLUMNS, Points, place, twins
 from codesign.calibration.serving.predict import (
     NEW_CHIP,
     NEW_MODEL,
+    LeftOut,
     Out,
     Predicted,
     in_flight,
     leave_out,
     predict,
     scatter_of,
+    scatter_without,
     summary,
 )
 from codesign.calibration.serving.program import Program
@@ -209,13 +210,23 @@ def validate(
         raise CodesignError(
             f"no lines of {out.name}", key="--leave-out", allowed="a chip and a model measured together"
         )
-    again = replace(fit(programs, keep=out.shown), power=fitted.power)
-    wider = {k: v for k, v in scatter.items() if not {out.chip, out.model} & set(k.split("|"))}
+    again = fit(programs, keep=out.shown)
+    again = with_power(programs, again, keep=out.shown)
+    wider = scatter_without(scatter, out)
     found = [predict(p, again, wider, without=out.chip) for p in chosen]
     told = {int(i) for p in chosen for i in p.points.lines}
     left |= {i: f"not of what is left out, {out.name}" for i in range(len(rows)) if i not in told and i not in left}
     notes = assumed(found, again.shifts, without=out.chip)
     return document(rows, found, left, notes), written(rows, found, left, notes)
+
+
+def _of_new(trials: Iterable[LeftOut]) -> dict[str, float]:
+    """Scatter of chips and of models that no fit has seen: the median of what those left out showed."""
+    found = {}
+    for key, by in ((NEW_CHIP, "chip"), (NEW_MODEL, "model")):
+        if widths := [t.scatter() for t in trials if t.out.by == by]:
+            found[key] = float(np.median(widths))
+    return found
 
 
 def calibrate(rows: Sequence[Mapping[str, str]], out: Path, source: str, kernels: Path | None = None) -> dict[str, Any]:
@@ -238,27 +249,29 @@ def calibrate(rows: Sequence[Mapping[str, str]], out: Path, source: str, kernels
     points, left = place(kept)
     programs = [Program(p, kernels) for p in points]
     found = fit(programs)
-    found = replace(found, power=fit_power(programs, found))
+    found = with_power(programs, found)
     scatter = scatter_of(programs, found)
     pairs = sorted({(str(c), p.model.name) for p in points for c in p.chips})
     outs = [
         *(Out(chip=c) for c in sorted({c for c, _ in pairs})),
         *(Out(model=m) for m in sorted({m for _, m in pairs})),
     ]
-    trials = [leave_out(programs, found, one) for one in outs if _fitted(points, one)]
-    for key, by in ((NEW_CHIP, "chip"), (NEW_MODEL, "model")):
-        ratios = [np.abs(t.log_ratio) for t in trials if t.out.by == by]
-        if ratios:
-            scatter[key] = float(np.median([np.quantile(r, 0.85) for r in ratios]))
+    trials = [leave_out(programs, one) for one in outs if _fitted(points, one)]
+    scatter |= _of_new(trials)
     predicted = [predict(p, found, scatter) for p in programs]
     told = document(kept, predicted, left)
-    out_errors = [{"by": t.out.by, "name": t.out.name, **summary(t.log_ratio)} for t in trials]
-    both = [leave_out(programs, found, one) for c, m in pairs if _fitted(points, one := Out(c, m))]
+    out_errors = []
+    for t in trials:  # the width of a new chip or model is what the others showed
+        others = scatter | _of_new([x for x in trials if x is not t])
+        half = t.half(programs, others)
+        out_errors.append({"by": t.out.by, "name": t.out.name, **summary(t.log_ratio, half)})
+    both = [leave_out(programs, one) for c, m in pairs if _fitted(points, one := Out(c, m))]
     if both:
         together = np.concatenate([t.log_ratio for t in both])
         out_errors.append({"by": both[0].out.by, "name": f"each of {len(both)} pairs", **summary(together)})
     checks = [g for g in told["groups"] if g["by"].get("split") == "check" and len(g["by"]) == 1]
-    told["unplaced"] = [u | {"row": numbers[u["row"] - 2] + 2} for u in told["unplaced"]]
+    for key in ("unplaced", "beyond_memory"):
+        told[key] = [u | {"row": numbers[u["row"] - 2] + 2} for u in told[key]]
     limits = [g for g in told["groups"] if g["by"].get("split") == "check" and "limited_by" in g["by"]]
     errors = {"check": checks, "left_out": out_errors, "limits": limits}
     files = store.save(out, found, scatter, source, errors, held_back(predicted), kernels)

@@ -1,7 +1,6 @@
 """Measured tables: read a file, recognise its kind by its columns, place its lines on machines of the catalog."""
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -128,8 +127,3 @@ def place_folder(folder: Path) -> list[Sample]:
 
 
 __all__ = ["KINDS", "SETUPS", "Kind", "Sample", "place", "place_folder", "read_columns", "recognise", "unplaced"]
-
-
-def total(samples: Sequence[Sample]) -> int:
-    """Lines in all."""
-    return sum(len(s) for s in samples)
