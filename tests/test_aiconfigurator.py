@@ -340,8 +340,12 @@ def test_the_program_fits_to_an_installed_package(
     (tmp_path / "site/aiconfigurator_core/__init__.py").write_text("raise RuntimeError('is never imported')\n")
     monkeypatch.syspath_prepend(tmp_path / "site")
     out = tmp_path / "fitted"
+    out.mkdir()
+    (out / "kernels-a100.toml").write_text("an earlier fit's")
     assert run(["calibrate", "--from", "aiconfigurator-core", "--out", str(out), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)["kernels"]
+    told = json.loads(capsys.readouterr().out)
+    assert told["left"] == ["kernels-a100.toml"] and (out / "kernels-a100.toml").read_text() == "an earlier fit's"
+    document = told["kernels"]
     assert document["package"]["name"] == "aiconfigurator-core"
     assert document["rows"] == document["package"]["taken"] == len(lines)
     assert {g["by"]["split"] for g in document["groups"]} == {"fit", "check"}
