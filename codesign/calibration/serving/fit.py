@@ -174,7 +174,7 @@ def with_power(
         ):
             column.append(np.asarray(values)[kept])
     if not drawn:
-        return found
+        return replace(found, power=ALONE, power_deviation=UNKNOWN)
     columns = [np.concatenate(c) for c in (drawn, static, limit, rate, joules)]
 
     def errors(x: np.ndarray) -> np.ndarray:
