@@ -1,6 +1,7 @@
 """Configurations become model files with the counts of the catalog, or an error that names what is missing."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -380,6 +381,33 @@ def test_an_empty_list_of_layers_without_rotation_is_the_pattern(tmp_path: Path)
         import_model(written(tmp_path, config), "imported")
     text |= {"no_rope_layers": [], "moe_layers": []}
     assert counted(import_model(written(tmp_path, config), "imported")).counts().routed_parameters == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "entry", "problem"),
+    [
+        ("no_rope_layers", "0", "unknown '0' (allowed: 0, 1)"),
+        ("no_rope_layers", None, "unknown None (allowed: 0, 1)"),
+        ("no_rope_layers", 2, "unknown 2 (allowed: 0, 1)"),
+        ("no_rope_layers", -1, "unknown -1 (allowed: 0, 1)"),
+        ("no_rope_layers", [1], "unknown a list (allowed: 0, 1)"),
+        ("moe_layers", -1, "-1 is out of range (allowed: 0 to 47)"),
+        ("moe_layers", 48, "48 is out of range (allowed: 0 to 47)"),
+        ("moe_layers", 1.5, "1.5 is of the wrong type (allowed: the number of a layer)"),
+        ("moe_layers", True, "true is of the wrong type (allowed: the number of a layer)"),
+    ],
+)
+def test_lists_of_layers_hold_layers(tmp_path: Path, key: str, entry: Any, problem: str) -> None:
+    config = raw("meta-llama--Llama-4-Scout-17B-16E-Instruct")
+    text = config["text_config"]
+    text.pop("layer_types", None)
+    text |= {"no_rope_layers": [1, 1, 1, 0] * 12, "moe_layers": list(range(48))}
+    expected = import_model(written(tmp_path, config), "imported").model
+    text |= {"no_rope_layers": [True, True, True, False] * 12}
+    assert import_model(written(tmp_path, config), "imported").model == expected
+    text[key][3] = entry
+    with pytest.raises(CodesignError, match=re.escape(f"text_config.{key}.3: {problem}")):
+        import_model(written(tmp_path, config), "imported")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '"text"', "{}", "[" * 100_000])

@@ -182,6 +182,7 @@ def test_groups_of_integers_have_a_scale_and_a_zero_point_each(group: int, tmp_p
 
 #: Bytes of a weight: half of one, and a scale of two for 128 weights.
 FOUR = 0.5 + 2 / 128
+EIGHT = 1 + 2 / 128
 
 
 @pytest.mark.parametrize("before", ["", "model.", "model.language_model."])
@@ -198,6 +199,19 @@ FOUR = 0.5 + 2 / 128
         (GPTQ | {"dynamic": {r"-:.*self_attn.*": {}}}, held(FOUR, 2)),
         (GPTQ | {"dynamic": {r"-:^<>layers\.\d+\.self_attn\.": {}}}, held(FOUR, 2)),
         (GPTQ | {"dynamic": {r"+:.*self_attn.*": {"bits": 8}}}, held(FOUR, 1 + 2 / 128)),
+        # The first that takes a module decides, whatever sign it has.
+        (GPTQ | {"dynamic": {"+:.*(mlp|attn).*": {"bits": 8}, "-:.*": {}}}, held(EIGHT, EIGHT)),
+        (GPTQ | {"dynamic": {"-:.*": {}, "+:.*(mlp|attn).*": {"bits": 8}}}, held(2, 2)),
+        (GPTQ | {"dynamic": {".*attn.*": {"bits": 8}, "-:.*attn.*": {}, "-:.*mlp.*": {}}}, held(2, EIGHT)),
+        (GPTQ | {"dynamic": {".*attn.*": {"bits": 8}, "+:.*": {"group_size": 32}}}, held(0.5625, EIGHT)),
+        (GPTQ | {"dynamic": {"+:.*": {"group_size": 32}, ".*attn.*": {"bits": 8}}}, held(0.5625, 0.5625)),
+        (GPTQ | {"dynamic": {".*attn.*": {"bits": 8}, "-:^(?!model).*attn.*": {}}}, held(FOUR, EIGHT)),
+        (GPTQ | {"dynamic": {"-:.*": {}, "lm_head": {"bits": 8}}, "lm_head": True}, held(2, 2)),
+        (
+            GPTQ | {"dynamic": {"-:.*o_proj": {}, "-:.*[qkv]_proj": {}},
+                    "modules_in_block_to_quantize": ["mlp.experts", "self_attn"]},
+            held(FOUR, 2),
+        ),
         # Expressions reach neither routers nor the head, which the method does not quantise.
         (GPTQ | {"dynamic": {r".*(gate|lm_head|self_attn|experts).*": {"group_size": 32}}}, held(0.5625, 0.5625)),
         (GPTQ | {"dynamic": {"lm_head": {"bits": 8}}}, held(FOUR, FOUR)),
@@ -332,6 +346,16 @@ def test_parts_that_are_never_counted_need_no_note(tmp_path: Path) -> None:
         (
             grouped({"weights": {"type": "int", "num_bits": 4, "group_size": 128, "symmetric": "no"}}),
             ".config_groups.g0.weights.symmetric", "'no' is of the wrong type (allowed: true or false)",
+        ),
+        *(
+            (grouped({"weights": {"type": "int", "num_bits": 4} | more}), ".config_groups.g0.weights.group_size", told)
+            for more, told in (
+                ({"group_size": 0}, "0 is out of range (allowed: a positive number; -1 or null"),
+                ({"group_size": False}, "false is of the wrong type (allowed: a positive number; -1 or null"),
+                ({"strategy": "group"}, "is missing, which strategy group needs (allowed: a positive number)"),
+                ({"strategy": "group", "group_size": None}, "is missing, which strategy group needs"),
+                ({"strategy": "group", "group_size": -1}, "-1 is out of range, which strategy group needs"),
+            )
         ),
         (grouped(), ".config_groups", "is empty (allowed: at least one group)"),
         ({"quant_method": "compressed-tensors"}, ".config_groups", "is missing"),

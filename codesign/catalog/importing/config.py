@@ -213,12 +213,14 @@ class Config:
             raise self.error(f"has {len(value)} entries", key, f"at most {MAX_LAYERS:,}")
         return value[:length]
 
-    def numbers(self, key: str) -> set[int]:
-        """A list of layers, counted from 0; empty where it is absent."""
+    def numbers(self, key: str, depth: int | None = None) -> set[int]:
+        """A list of layers, counted from 0 and, where ``depth`` is given, below it; empty where it is absent."""
         value = self.listed(key) or []
         for i, entry in enumerate(value):
             if isinstance(entry, bool) or not isinstance(entry, int):
                 raise self.error(f"{told(entry)} is of the wrong type", f"{key}.{i}", "the number of a layer")
+            if depth is not None and not 0 <= entry < depth:
+                raise self.error(f"{told(entry)} is out of range", f"{key}.{i}", f"0 to {depth - 1}")
         return set(value)
 
     def required_list(self, key: str, what: str) -> list[Any]:

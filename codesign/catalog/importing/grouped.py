@@ -127,15 +127,16 @@ def llama4(c: Config) -> Structure:
     if kinds is None:
         # 0 marks a layer without rotation, which attends to everything.
         # An empty list is none: the architecture then takes its pattern.
-        rotated = c.listed("no_rope_layers", length=depth) if c.get("no_rope_layers") != [] else None
-        if rotated is None:
+        if c.get("no_rope_layers") != []:
+            kinds = c.kinds("no_rope_layers", length=depth, allowed={0: "full", 1: "chunk"})
+        if kinds is None:
             every = c.optional("no_rope_layer_interval") or 4
             c.note(f"layer_types is not given: every {every}th layer attends to everything, as {c.family} defines it")
-            rotated = [int((i + 1) % every != 0) for i in range(depth)]
-        kinds = ["chunk" if one else "full" for one in rotated]
+            kinds = ["chunk" if (i + 1) % every else "full" for i in range(depth)]
     step = c.whole("interleave_moe_layer_step")
     # Here an empty list is one: no mixtures.
-    mixed = c.numbers("moe_layers") if c.get("moe_layers") is not None else set(range(step - 1, depth, step))
+    given = c.get("moe_layers") is not None
+    mixed = c.numbers("moe_layers", depth) if given else set(range(step - 1, depth, step))
     inner = c.whole("intermediate_size")
     blocks = {
         "chunk": attention | {"chunk": c.whole("attention_chunk_size")},

@@ -110,24 +110,26 @@ def _listed(c: Config, q: Mapping[str, Any], key: str, rules: Rules) -> None:
 
 
 def _dynamic(c: Config, q: Mapping[str, Any], key: str, rules: Rules) -> None:
-    """``dynamic``: settings by regular expression; ``-:`` before one leaves its modules wide."""
+    """``dynamic``: settings by regular expression; ``-:`` before one leaves its modules wide.
+
+    The first expression that takes a module decides, in the order of the table, as vLLM and SGLang read it.
+    """
     where = f"{key}.dynamic"
     table = q.get("dynamic")
     if table is None or table == {}:
         return
     listed, known = rules.named is not None, re.compile(f"{LEFT_OUT.pattern}|{ALWAYS_WIDE.pattern}")
-    rules.wide = rules.wide or Names(c, where, known)
+    rules.wide, rules.ordered = rules.wide or Names(c, where, known), Names(c, where, known, ordered=True)
     for pattern, entry in table_of(c, table, where).items():
         at, text = f"{where}.{printable(pattern, 80)}", pattern.removeprefix("+:")
         if pattern.startswith("-:"):
-            rules.wide.add(f"re:{pattern[2:]}", True, at)
+            rules.ordered.add(f"re:{pattern[2:]}", False, at)
             continue
         other = {k: v for k, v in table_of(c, entry, at).items() if k in ("bits", "group_size", "sym")}
         scheme = _scheme(c, {**q, **other}, at)
-        if listed and scheme != rules.general:
+        if listed:
             raise c.error("stands beside modules_in_block_to_quantize", at, "one of the two; -: and an expression")
-        rules.named = rules.named or Names(c, where, known)
-        rules.named.add(f"re:{text}", scheme, at)
+        rules.ordered.add(f"re:{text}", scheme, at)
     # What these expressions take of routers and the head is not quantised all the same.
     rules.wide.add(r"re:.*\.(gate|router)$", True, where)
     if not rules.head:

@@ -6,7 +6,7 @@ fused matrices (``qkv_proj``) stand for their parts, one expert for all of its l
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import translate
 from itertools import product
 from typing import Any, NamedTuple
@@ -63,10 +63,11 @@ class Names:
 
     Attributes:
         key: of the list or table, as errors and notes name it.
+        ordered: whether the first pattern that takes a module decides; else patterns must agree.
     """
 
-    def __init__(self, c: Config, key: str, known: re.Pattern[str]) -> None:
-        self.key = key
+    def __init__(self, c: Config, key: str, known: re.Pattern[str], *, ordered: bool = False) -> None:
+        self.key, self.ordered = key, ordered
         self._c, self._known = c, known
         self._literal: dict[str, Any] = {}
         self._said: dict[str, list[str]] = {}  # how a literal is written, once for each expert
@@ -121,13 +122,23 @@ class Names:
                 self._partly.add(self._said[name][0])
         layer = _LAYER.match(module.name)
         near = self._patterns.get(layer[1], []) if layer else []
-        hits = [p for p in (*near, *self._patterns.get("", [])) if self._hit(p, module, forms)]
+        patterns = (*near, *self._patterns.get("", ()))
+        if self.ordered and not named:
+            return self._first(patterns, module, forms)
+        hits = [p for p in patterns if self._hit(p, module, forms)]
         if named:
             return self._literal[max(named, key=len)]
         if any(p.value != hits[0].value for p in hits):
             told = " and ".join(repr(printable(p.text, 60)) for p in hits[:2])
             raise self._c.error(f"{told} store {module.name} in two ways", self.key, "one for each module")
         return hits[0].value if hits else None
+
+    def _first(self, patterns: Iterable[_Pattern], module: Module, forms: list[str]) -> Any:
+        """The value of the first pattern that takes a module; later ones are not without weights for that."""
+        rest = iter(patterns)
+        value = next((p.value for p in rest if self._hit(p, module, forms)), None)
+        self._used.update(p.text for p in rest if self._any(p, forms))
+        return value
 
     def _hit(self, pattern: _Pattern, module: Module, forms: list[str]) -> bool:
         """Whether a pattern names a module; routers only where it speaks of them."""

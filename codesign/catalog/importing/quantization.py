@@ -47,7 +47,7 @@ def _weights(c: Config, group: Any, key: str) -> Scheme:
     table = table_of(c, group, key)
     weights = table_of(c, table.get("weights"), f"{key}.weights")
     block, kind, bits = weights.get("block_structure"), weights.get("type"), weights.get("num_bits")
-    size = 0 if block or weights.get("group_size") in (None, -1) else weights["group_size"]
+    size = 0 if block else _group(c, weights, f"{key}.weights")
     even = weights.get("symmetric", True)
     if even is not None and not isinstance(even, bool):
         raise c.error(f"{told(even)} is of the wrong type", f"{key}.weights.symmetric", "true or false")
@@ -77,6 +77,23 @@ def _weights(c: Config, group: Any, key: str) -> Scheme:
             f"unknown storage: {have}", f"{key}.input_activations", "float or int of 8 bits, or as the weights"
         )
     return Scheme(found, fed_as)
+
+
+def _group(c: Config, weights: Mapping[str, Any], key: str) -> Any:
+    """Weights per scale, 0 for a scale per tensor or channel, which is told by -1 or by no size at all."""
+    size, strategy = weights.get("group_size"), weights.get("strategy")
+    where, by_group = f"{key}.group_size", strategy in ("group", "tensor_group")
+    allowed = "a positive number" if by_group else "a positive number; -1 or null for a scale per channel or tensor"
+    if isinstance(size, bool):
+        raise c.error(f"{told(size)} is of the wrong type", where, allowed)
+    if size == 0:
+        raise c.error("0 is out of range", where, allowed)
+    if size not in (None, -1):
+        return size
+    if by_group:
+        have = "is missing" if size is None else "-1 is out of range"
+        raise c.error(f"{have}, which strategy {strategy} needs", where, allowed)
+    return 0
 
 
 def _algorithm(c: Config, name: Any, key: str) -> Scheme:

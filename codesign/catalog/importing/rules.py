@@ -53,6 +53,7 @@ class Rules:
         general: of modules that nothing else names, None for wide.
         named: schemes of modules by name.
         wide: modules that stay wide whatever else takes them.
+        ordered: expressions of which the first that takes a module decides: a scheme, or False for wide.
         experts: of all routed experts, where the configuration says it apart.
         head: whether ``general`` covers the output head too.
         cache: dtype of the cache that the checkpoint was calibrated for.
@@ -64,19 +65,23 @@ class Rules:
     experts: Scheme | None = None
     head: bool = False
     cache: str | None = None
+    ordered: Names | None = None
 
     def of(self, module: Module, unnamed: bool = True) -> Scheme | None:
         """The scheme of a module; ``unnamed`` modules fall under ``general``."""
         named = self.named.find(module) if self.named else None
         if self.wide and self.wide.find(module):
             return None
+        first = self.ordered.find(module) if self.ordered else None
+        if first is not None:
+            return first or None
         if module.kind == "routed" and self.experts:
             return self.experts
         return named or (self.general if unnamed else None)
 
     def tell(self, depth: int) -> None:
         """Note the names that matched nothing in a model of ``depth`` layers."""
-        for names in (self.named, self.wide):
+        for names in (self.named, self.wide, self.ordered):
             if names:
                 names.tell(depth)
 
