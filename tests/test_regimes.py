@@ -337,6 +337,32 @@ def test_prompts_of_others_stretch_a_share_of_the_steps(
     assert float(found.prefill_share) * float(found.tpot_s) == pytest.approx(burst, rel=1e-6)
 
 
+def test_a_single_user_waits_for_no_prompt_of_others() -> None:
+    """However short the answer: the own prompt slows no step after it, and passes stages as in prefill."""
+    c = case("b200", "deepseek-v3")
+    for pp, tp in ((1, 8), (4, 2)):
+        where = take(stack(c.model, [(pp, tp, 1, tp, 0.0, 1, 8192.0)]), 0)
+        for isl, osl in ((131_072.0, 4.0), (32_768.0, 16.0), (8192.0, 1024.0)):
+            found = served(c, where, 1.0, isl=isl, osl=osl)
+            alone = of(DECODE, c, where, Load(1.0, isl + osl / 2.0, 0.0, 0.0, osl))
+            assert float(found.tpot_s) == pytest.approx(float(alone.tpot_s), rel=1e-12)
+            ttft = float(of(PREFILL, c, where, prompt(isl)).ttft_s)
+            # A pipeline's drain goes by the last chunk there and by the mean one here.
+            least = ttft if pp == 1 else 0.8 * ttft
+            assert least < float(found.ttft_s) < 1.12 * ttft + 2.0 * float(alone.tpot_s)
+
+
+def test_an_answer_costs_the_same_joules_however_slow_the_host() -> None:
+    c = case("b200", "gpt-oss-120b")
+    where = mapping(c.model, tp=8)
+    joules = []
+    for overhead in (0.0, 5e-3):
+        found = served(c, where, 16.0, step_overhead=overhead, awake=0.0, effort=1.0)
+        assert float(found.throttled) == 0.0
+        joules.append((float(found.board_power_w) - float(c.machine.static_power)) / float(found.tokens_per_s))
+    assert joules[0] == pytest.approx(joules[1], rel=1e-9)
+
+
 def test_short_prompts_share_a_chunk_where_several_come_per_step() -> None:
     """Dense, memory alone: weights are read once however many prompts join, so x is what one prompt adds, p times."""
     c = case("gb200-nvl72", "llama3.1-70b")

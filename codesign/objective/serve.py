@@ -12,13 +12,14 @@ the mean :math:`(1-f) t + f (t + x)` with the share :math:`f = (C-1) n/osl` of s
 chunk as far as it has room; further chunks have steps to themselves.  Distinct experts are concave in tokens: the pass
 of the mean is not the mean of the passes.  The framework adds host time per step and per sequence.  A busy board draws
 a share of its limit at least, and a server multiplies the work's energy: both are in the watts, up to the limit, and
-not in the time, whose constants were fitted to steps as boards at their limit took them.  TTFT is n mixed steps and
-half a step of waiting.
+not in the time, whose constants were fitted to steps as boards at their limit took them.  TTFT is the way of n mixed
+steps through the stages and half a step of waiting.  Watts are all joules of an answer over its time.
 
 Instances that share an expert bank step together and take their prompts in the same steps, one each: of all their
 requests but one, an instance's share brings bursts.
 Source: shared measurements of closed-loop serving.  Left out: queues before admission, the working set of a chunk,
-instances that take prompts in different steps (more bursts, each shorter).
+growth of a prompt's chunks with what stands before them, instances that take prompts in different steps (more bursts,
+each shorter).
 """
 
 from typing import NamedTuple
@@ -166,7 +167,8 @@ def serve(
     alone = [a[0] + j[0] for a, j in zip(p.attention, p.joint, strict=True)]
     together = [a[0] + a[2] + j[1] for a, j in zip(p.attention, p.joint, strict=True)]
     stage = fullest(mapping, alone, p.embed[0], p.head[0])
-    longer = jnp.maximum(fullest(mapping, together, p.embed[1], p.head[1]) - stage, 0.0)
+    longest = fullest(mapping, together, p.embed[1], p.head[1])
+    longer = jnp.maximum(longest - stage, 0.0)
     busy = sum(k * x for k, x in zip(counts, alone, strict=True)) + p.embed[0] + p.head[0]
     burdened = sum(k * x for k, x in zip(counts, together, strict=True)) + p.embed[1] + p.head[1] + p.handed[1]
     host = load.framework.step_overhead + load.framework.sequence_overhead * step.batch
@@ -177,14 +179,22 @@ def serve(
     burst = jnp.minimum(bursts * (n + mapping.pp - 1.0), loaded) * longer
     decoding = p.attention_joules[0] + p.joint_joules[0]
     chunk = p.attention_joules[2] + p.joint_joules[1] - p.joint_joules[0]
-    joules = (m * decoding + in_flight / load.output * accepted / packed * n * chunk) / mapping.pp
-    power = powered(machine, pace + burst, joules)
-    board = board_in_server(
-        power.board, machine.static_power, machine.power_limit, load.framework.awake, load.framework.effort
-    )
+    power = powered(machine, pace + burst, (m * decoding + bursts * n * chunk) / mapping.pp)
     tpot = power.seconds / accepted
-    ttft = (n * (burdened + host) + pace / 2.0) * power.slowdown
-    answers = in_flight * mapping.dp / (ttft + jnp.maximum(load.output - 1.0, 0.0) * tpot)
+    # The own prompt: its chunks follow one another through the stages, each with a step of the others.
+    prompt = powered(machine, burdened + (n - 1.0) * longest + n * host, n * (decoding + chunk) / mapping.pp)
+    ttft = prompt.seconds + pace / 2.0 * power.slowdown
+    cycle = ttft + jnp.maximum(load.output - 1.0, 0.0) * tpot
+    answers = in_flight * mapping.dp / cycle
+    # All that an answer costs, over the time that it takes.
+    joules = (m * decoding * load.output / accepted + in_flight * n / packed * chunk) / mapping.pp
+    board = board_in_server(
+        machine.static_power + joules / cycle,
+        machine.static_power,
+        machine.power_limit,
+        load.framework.awake,
+        load.framework.effort,
+    )
     return Metrics(
         time_s=tpot,
         tpot_s=tpot,
@@ -199,7 +209,7 @@ def serve(
         network_peak=p.peak[0],
         network_mean=p.sent[0] / (busy + p.handed[0]),
         prefill_share=burst / (pace + burst),
-        bubble_share=1.0 - m * busy / (mapping.pp * pace),
+        bubble_share=1.0 - m * busy / (mapping.pp * (pace - host * m)),
         memory=residency(model, eqx.tree_at(lambda s: s.batch, step, load.batch), mapping),
         **rates(machine, mapping, answers * load.output, board),
     )

@@ -99,7 +99,8 @@ def fit(
         kept = [k & keep(p.points) for k, p in zip(kept, programs, strict=True)]
     if not sum(int(k.sum()) for k in kept):
         raise CodesignError("no lines to fit", key="split", allowed="lines with split = fit")
-    shifts = shifts_of(chain.from_iterable(lines_of(p.points) for p in programs))
+    shown = (lines_of(p.points.take(k)) for p, k in zip(programs, kept, strict=True))
+    shifts = shifts_of(chain.from_iterable(shown))  # what no line tells anything of has no number
     onto, sees = shifts.onto, [shifts.sees(lines_of(p.points)) for p in programs]
     measured = [np.log(p.points.tpot) for p in programs]
     theta = shifts.mean.copy() if start is None else start.theta.copy()

@@ -284,7 +284,7 @@ def leave_out(programs: Sequence[Program], out: Out) -> LeftOut:
     for p in programs:
         chosen = out.predicted(p.points) & np.isfinite(p.points.tpot)
         if chosen.any():
-            w = p.arguments(again.shifts, again.theta, without=out.chip)
+            w = arguments(p, again, out.chip)
             ratios.append((p.predict(w) - np.log(p.points.tpot))[chosen])
             held_back.append(p.points.splits[chosen] != "fit")
     return LeftOut(out, again, np.concatenate(ratios), np.concatenate(held_back).astype(bool))

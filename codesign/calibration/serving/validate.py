@@ -196,7 +196,7 @@ def validate(
     """
     points, left = place(rows)
     programs = [Program(p, folder) for p in points]
-    fitted, scatter, _ = store.load(folder)
+    fitted, scatter, errors = store.load(folder)
     if not points:
         i, reason = next(iter(left.items()))
         raise CodesignError(f"no line can be placed; line {i + 2}: {reason}")
@@ -212,7 +212,7 @@ def validate(
         )
     again = fit(programs, keep=out.shown)
     again = with_power(programs, again, keep=out.shown)
-    wider = scatter_without(scatter, out)
+    wider = scatter_without(scatter, out) | _of_new_but(out, errors["left_out"])
     found = [predict(p, again, wider, without=out.chip) for p in chosen]
     told = {int(i) for p in chosen for i in p.points.lines}
     left |= {i: f"not of what is left out, {out.name}" for i in range(len(rows)) if i not in told and i not in left}
@@ -225,6 +225,16 @@ def _of_new(trials: Iterable[LeftOut]) -> dict[str, float]:
     found = {}
     for key, by in ((NEW_CHIP, "chip"), (NEW_MODEL, "model")):
         if widths := [t.scatter() for t in trials if t.out.by == by]:
+            found[key] = float(np.median(widths))
+    return found
+
+
+def _of_new_but(out: Out, left_out: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Scatter of new chips and models by what all but some showed, as a fit was told with."""
+    found = {}
+    for key, by in ((NEW_CHIP, "chip"), (NEW_MODEL, "model")):
+        others = [g.get("scatter") for g in left_out if g["by"] == by and g["name"] not in (out.chip, out.model)]
+        if widths := [x for x in others if x is not None]:
             found[key] = float(np.median(widths))
     return found
 
@@ -264,7 +274,8 @@ def calibrate(rows: Sequence[Mapping[str, str]], out: Path, source: str, kernels
     for t in trials:  # the width of a new chip or model is what the others showed
         others = scatter | _of_new([x for x in trials if x is not t])
         half = t.half(programs, others)
-        out_errors.append({"by": t.out.by, "name": t.out.name, **summary(t.log_ratio, half)})
+        told_with = {"by": t.out.by, "name": t.out.name, "scatter": t.scatter()}
+        out_errors.append(told_with | summary(t.log_ratio, half))
     both = [leave_out(programs, one) for c, m in pairs if _fitted(points, one := Out(c, m))]
     if both:
         together = np.concatenate([t.log_ratio for t in both])
