@@ -38,6 +38,8 @@ BAD = [
     ("tpot_s", "n.a", "is not a number"), ("concurrency", "0", "is below 1"), ("concurrency", "1e30", "is above"),
     ("tp", "1.5", "is not whole"), ("tp", "-8", "is below 1"), ("ep", "inf", "is above"),
     ("dp_attention", "7", "is above 1"), ("hardware", "", "is empty"), ("model", " ", "is empty"),
+    ("dp_attention", "0.4", "is neither 0 nor 1"), ("isl", "1_024", "is not a number"),
+    ("concurrency", "\u0661\u0666", "is not a number"), ("tpot_s", "0.0_2", "is not a number"),
 ]  # fmt: skip
 
 
@@ -75,6 +77,26 @@ def test_the_program_goes_on_and_names_lines_and_columns(
     page = capsys.readouterr().out
     assert "1 line left out (line 3): tpot_s: '-1' is below" in page
     assert "TPOT concurrency " in page
+
+
+def test_a_split_is_read_in_any_case_and_without_blanks(tmp_path: Path) -> None:
+    rows = serving.read(table(tmp_path / "points.csv", split=" Fit "))
+    assert rows
+    rows[0]["split"], rows[2]["split"] = " CHECK", " "
+    points, left = place(rows)
+    assert left == {}
+    assert list(points[0].splits) == ["check", "fit", "check"]
+    assert rows[1]["split"] == "fit"
+    # Of twins that of split fit is kept, however it is written.
+    assert twins([rows[1] | {"split": "check"}, rows[1] | {"split": "FIT"}]) == {0}
+
+
+def test_blank_lines_do_not_shift_the_line_of_a_refusal(tmp_path: Path) -> None:
+    path = table(tmp_path / "points.csv")
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], "", lines[1], "", lines[2] + ",1,2"]))
+    with pytest.raises(CodesignError, match="line 5: has more cells"):
+        serving.read(path)
 
 
 def test_tables_that_are_none_are_refused_with_their_path(tmp_path: Path) -> None:

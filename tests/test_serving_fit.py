@@ -19,10 +19,11 @@ from codesign.calibration.constants import LAWS
 from codesign.calibration.serving import store as store_of_fits
 from codesign.calibration.serving.fit import Power, Served, fit, with_power
 from codesign.calibration.serving.points import COLUMNS, place, twins
-from codesign.calibration.serving.predict import LeftOut, Out, leave_out, predict, scatter_of
+from codesign.calibration.serving.predict import NEW_CHIP, NEW_MODEL, LeftOut, Out, leave_out, predict, scatter_of
 from codesign.calibration.serving.program import Program, lines_of
 from codesign.calibration.serving.store import load, save
 from codesign.calibration.serving.terms import Line, kernels_of, shifts_of
+from codesign.calibration.serving.validate import of_new_but
 from codesign.cli import run
 from codesign.errors import CodesignError
 
@@ -311,6 +312,7 @@ def test_leaving_a_chip_out_uses_none_of_its_lines() -> None:
         == sum(int((p.points.chips == "h200").sum()) for p in programs())
     )
     assert np.all(np.isfinite(one.log_ratio))
+    assert not any(s.owner == "h200" for s in one.fit.shifts.shifts)
     assert set(scatter_of(programs(), found)) >= {""}
     assert kernels_of("h200") != kernels_of("b200")
 
@@ -322,6 +324,13 @@ def test_widths_for_new_chips_rest_on_lines_of_the_fit_alone() -> None:
     told = [LeftOut(Out(chip="h200"), found, r, held).scatter() for r in (ratio, ratio * [1, 1, 1, 3])]
     assert told[0] == told[1] == pytest.approx(np.quantile(np.abs(ratio[:3]), 0.85))
     assert LeftOut(Out(chip="h200"), found, ratio, ~held).scatter() == pytest.approx(np.log(9.0))
+
+
+def test_what_is_left_out_has_no_say_in_its_own_width() -> None:
+    told = [{"by": "chip", "name": n, "scatter": x} for n, x in (("h100", 0.1), ("h200", 0.2), ("mi300x", 0.9))]
+    told += [{"by": "model", "name": "llama3.1-70b", "scatter": 0.4}, {"by": "chip and model", "name": "each"}]
+    assert of_new_but(Out(chip="mi300x"), told) == {NEW_CHIP: pytest.approx(0.15), NEW_MODEL: 0.4}
+    assert of_new_but(Out(model="llama3.1-70b"), told) == {NEW_CHIP: 0.2}
 
 
 def test_of_twins_the_one_that_is_fitted_stays() -> None:

@@ -61,11 +61,19 @@ def test_spellings_of_a_precision(name: str, spellings: tuple[str, ...]) -> None
     assert {precision_of(s)[0] for s in spellings} == {name}
 
 
-@pytest.mark.parametrize("label", ["int8", "w8a8", "w4a8", "fp6", "auto", "w4a16-fp8"])
+@pytest.mark.parametrize(
+    "label", ["int8", "w8a8", "w4a8", "fp6", "auto", "w4a16-fp8", "fp4?", "!=", "fp8=", "fp\xe98", "\uff46p8", "fp8,"]
+)
 def test_what_is_no_known_precision_is_left_out_with_the_known_ones(label: str) -> None:
     points, left = place([line(precision=label)])
     assert points == []
     assert left[0] == f"precision: unknown precision {label!r} (allowed: bf16, fp8, fp4, int4)"
+
+
+def test_sixteen_bits_of_another_kind_are_noted() -> None:
+    points, left = place([line(precision=p) for p in ("bf16", "FP16", "half", "bfloat16")])
+    assert left == {}
+    assert list(points[0].notes) == ["", "FP16 taken as bf16", "half taken as bf16", ""]
 
 
 def test_a_spelling_means_what_the_label_means_there() -> None:
@@ -87,7 +95,10 @@ def test_a_spelling_means_what_the_label_means_there() -> None:
         ("vLLM", "vllm", False), ("TRTLLM", "trt", False), ("TensorRT-LLM", "trt", False), ("trt", "trt", False),
         ("SGLang", "sglang", False), ("Dynamo TRT-LLM", "trt", True), ("dynamo-sglang", "sglang", True),
         ("mori-sglang", "sglang", True), ("sglang-disagg", "sglang", True), ("LMDeploy", "lmdeploy", False),
-        ("vllm+sglang", "vllm+sglang", False),
+        ("vllm+sglang", "vllm+sglang", False), ("trt_llm", "trt", False), ("dynamo-trtllm", "trt", True),
+        ("sgl", "sglang", False), ("ATOM", "atom", False), ("vllm0.9", "vllm", True),
+        ("anatomy", "anatomy", False), ("atomic", "atomic", False), ("mtrt", "mtrt", False),
+        ("vllmx", "vllmx", False), ("\xe9vllm", "\xe9vllm", False),
     ],
 )  # fmt: skip
 def test_frameworks_go_by_the_engine(name: str, meant: str, noted: bool) -> None:
@@ -97,6 +108,17 @@ def test_frameworks_go_by_the_engine(name: str, meant: str, noted: bool) -> None
     if noted:
         assert note.startswith(f"framework {name} taken as {meant}")
     assert ("prefill on the same chips" in note) == ("disagg" in name)
+
+
+@pytest.mark.parametrize("rest", ["mtp", "EAGLE3", "spec-decode", "draft"])
+def test_a_framework_with_speculation_is_predicted_without(rest: str) -> None:
+    assert framework_of(f"sglang-{rest}") == (
+        "sglang", f"framework sglang-{rest} taken as sglang, predicted without speculation",
+    )  # fmt: skip
+    engine, note = framework_of(f"lmdeploy-{rest}")
+    assert engine == f"lmdeploy-{rest}".casefold()
+    assert note.endswith("predicted without speculation")
+    assert "speculation" not in framework_of("vllm special build")[1]
 
 
 # --------------------------------------------------------------------------------------------------- names
@@ -114,6 +136,8 @@ def test_frameworks_go_by_the_engine(name: str, meant: str, noted: bool) -> None
         ("minimax-m2.1", "minimax-m2", None), ("kimik2.5", "kimi-k2.5", None), ("glm5", "glm-5", None),
         ("zai-org/GLM-5-FP8", "glm-5", "fp8"), ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "qwen3-235b-a22b", "fp8"),
         ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4", "nemotron3-nano-30b", "fp4"),
+        ("my.org_2/kimi-k2", "kimi-k2", None), ("glm-5-0528", "glm-5", None), ("glm-5-2512-chat", "glm-5", None),
+        ("glm-5-fp8-dynamic-kv", "glm-5", "fp8"), ("glm-5-NVFP4-v2", "glm-5", "fp4"),
     ],
 )  # fmt: skip
 def test_checkpoints_of_a_structure(name: str, model: str, precision: str | None) -> None:
@@ -125,6 +149,9 @@ def test_checkpoints_of_a_structure(name: str, model: str, precision: str | None
     [
         "deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "qwen3-30b-a3b", "llama-4-scout", "llama2-70b", "gpt-oss-21b",
         "deepseek-v2", "glm-52", "llama-3-170b", "deepsek-v3-fp8", "fp8", "org/", "-instruct",
+        "/nowhere/llama3.1-70b", "./models/kimi-k2", "arch/kimi-k2", "models/kimi-k2", "a/b/kimi-k2", "../kimi-k2",
+        "/kimi-k2", "o rg!/kimi-k2", "glm-5-9999", "glm-5-2713", "glm-5-0532", "glm-5-2507-0528", "glm-5-chat-chat",
+        "glm-fp4-5", "kimi-fp4-k2.5", "deepseek-fp8-v2-v3", "glm-5-half", "glm-5-fp8!",
     ],
 )  # fmt: skip
 def test_other_structures_and_typos_are_not_guessed(name: str) -> None:
@@ -142,7 +169,10 @@ def test_a_typo_gets_the_nearest_names() -> None:
     ("name", "system"),
     [("H100-80GB", "h100"), ("h200-141gb", "h200"), ("b200-nvl8", "b200"), ("NVIDIA B200", "b200"), ("b-200", "b200"),
      ("AMD Instinct MI355X", "mi355x"), ("h200_sxm", "h200"), ("mi350x", None), ("h100-nvl", None), ("h100-pcie", None),
-     ("gb200-nvl4", None), ("nvidia", None)],
+     ("gb200-nvl4", None), ("nvidia", None), ("amd-mi300x", "mi300x"), ("instinct-mi325x", "mi325x"),
+     ("NVIDIA GB200 NVL72", "gb200-nvl72"), ("NVIDIA DGX B200", "b200"),
+     ("nvidia-vera-rubin-nvl72", "vera-rubin-nvl72"), ("amd-b200", None), ("instinct-h100", None),
+     ("nvidia-mi300x", None), ("nvidia-amd-h100", None), ("nvidia-nvidia-h100", None), ("nvidia-tpu-8i", None)],
 )  # fmt: skip
 def test_parts_by_other_names(name: str, system: str | None) -> None:
     catalog, kind = Workspace.open(), KINDS["system"]
@@ -169,7 +199,7 @@ def test_two_files_alike_mean_neither(tmp_path: Path) -> None:
     catalog, kind = Workspace.open(tmp_path), KINDS["accelerator"]
     assert catalog.find(kind, "partx").name == "partx"
     with pytest.raises(UnknownName):
-        catalog.find(kind, "nvidia-p-artx")
+        catalog.find(kind, "p-artx")
 
 
 def test_a_tag_against_the_column_is_noted() -> None:

@@ -48,22 +48,45 @@ def normalise(name: str) -> str:
     return "-".join(unicodedata.normalize("NFKC", name).casefold().replace("_", " ").split())
 
 
-#: What a published checkpoint's name may end with: how it was trained on, and the month or day.
-_EDITION = re.compile(r"(-(instruct|chat|base|hf|it|\d{4}))+$")
+#: What a published checkpoint's name may end with, each once: how it was trained on, and a date, yymm or mmdd.
+_TRAINED = frozenset(("instruct", "chat", "base", "hf", "it"))
+_DATE = re.compile(r"2[4-6](0[1-9]|1[0-2])|(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])")
 
-#: What may stand before the name of a part.
-_MAKER = re.compile(r"^((nvidia|amd|instinct)-)+")
+#: Who published it, in front of its name, and folders of a workspace, which are nobody.
+_PUBLISHER = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+_FOLDERS = frozenset(("arch", "workloads", "optimize", "models", "runs"))
+
+#: Makers before the name of a part, each before parts of its own.
+_MAKER = re.compile(
+    r"^(nvidia-(?=(dgx-|hgx-)?(g?[abhlr]|vr)-?(\d|nvl)|(vera-)?rubin|groq|lpx|lp-?\d|nvl\d|kyber)"
+    r"|(amd-instinct|amd|instinct)-(?=mi-?\d))"
+)
+
+
+def _unpublished(text: str) -> str:
+    """A model's name without who published it (``org/Name``) and its edition; any other path stays as it is."""
+    publisher, slash, name = text.partition("/")
+    if slash and ("/" in name or publisher in _FOLDERS or not _PUBLISHER.fullmatch(publisher)):
+        return text
+    parts = (name if slash else text).split("-")
+    seen: set[str] = set()
+    while parts and (kind := parts[-1] if parts[-1] in _TRAINED else "date" if _DATE.fullmatch(parts[-1]) else ""):
+        if kind in seen:
+            break
+        seen.add(kind)
+        parts.pop()
+    return "-".join(parts)
 
 
 def structure(kind: str, name: str) -> str:
     """The form in which models and parts are compared where none has a name as it is written; empty for other kinds.
 
     Of a model the last part of ``org/Name`` without its edition (``Llama-3.1-70B-Instruct``), of a part its name
-    without its maker; hyphens matter between digits alone (``kimik2.5``).
+    without the maker of such parts; hyphens matter between digits alone (``kimik2.5``).
     """
     text = normalise(name)
     if kind == "model":
-        text = _EDITION.sub("", text.rpartition("/")[2])
+        text = _unpublished(text)
     elif kind in ("system", "accelerator"):
         text = _MAKER.sub("", text)
     else:

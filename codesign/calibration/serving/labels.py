@@ -36,15 +36,21 @@ SPELLED: dict[str, tuple[str, ...]] = {
 _PRECISIONS = {spelling: name for name, spellings in SPELLED.items() for spelling in spellings}
 
 
+#: What a spelling of a precision consists of.
+_SIGNS = re.compile(r"[A-Za-z0-9 _./+()-]+")
+
+
 def _letters(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "", text.casefold())
+    """Letters and digits of a spelling of a precision; empty where it holds other signs than those of one."""
+    text = text.strip()
+    return re.sub(r"[^a-z0-9]+", "", text.lower()) if _SIGNS.fullmatch(text) else ""
 
 
 def precision_of(label: str) -> tuple[str, str]:
     """A precision by any of its spellings, and a note where the spelling says more than the model follows.
 
     Raises:
-        CodesignError: not one of `SPELLED`, such as INT8 or FP4 weights with FP8 activations.
+        CodesignError: not one of `SPELLED`, such as INT8, FP4 weights with FP8 activations, or ``fp4?``.
     """
     letters = _letters(label)
     name = _PRECISIONS.get(letters)
@@ -54,13 +60,24 @@ def precision_of(label: str) -> tuple[str, str]:
         )  # fmt: skip
     if letters == "mxfp8":
         return name, "mxfp8 taken as block FP8"
+    if letters in ("fp16", "float16", "half"):
+        return name, f"{printable(label.strip(), 40)} taken as bf16"
     if name == "int4" and letters not in ("int4", "int4group32", "int4g32"):
         return name, f"{printable(label.strip(), 40)} taken as INT4 in groups of 32 with BF16 activations"
     return name, ""
 
 
-#: Frameworks as the fit has them, and what of their names is found in others, letters and digits alone.
-ENGINES = {"trt": r"tensorrtllm|tensorrt|trtllm|trt", "sglang": "sglang|sgl", "vllm": "vllm", "atom": "atom"}
+#: Frameworks as the fit has them, and their names in small letters, with at most one sign between their words.
+ENGINES = {
+    "trt": r"(tensor[\W_]?rt|trt)([\W_]?llm)?", "sglang": r"sg[\W_]?lang|sgl", "vllm": r"v[\W_]?llm", "atom": "atom",
+}  # fmt: skip
+
+#: An engine stands as a word, with no letter on either side.
+_LETTER = r"[^\W\d_]"
+_WORDS = {engine: re.compile(f"(?<!{_LETTER})({spelled})(?!{_LETTER})") for engine, spelled in ENGINES.items()}
+
+#: What says, in the name of a framework, that tokens are drafted.
+_DRAFTED = re.compile(r"mtp|eagle|draft|spec(?!ia|if)")
 
 
 def framework_of(name: str) -> tuple[str, str]:
@@ -68,15 +85,17 @@ def framework_of(name: str) -> tuple[str, str]:
 
     What names no engine, or two, stays as it is, in small letters.
     """
-    letters = _letters(name)
-    found = [engine for engine, spelled in ENGINES.items() if re.search(spelled, letters)]
+    small = name.strip().casefold()
+    told = f"framework {printable(name.strip(), 40)}"
+    found = [engine for engine, word in _WORDS.items() if word.search(small)]
     if len(found) != 1:
-        return name.strip().casefold(), ""
-    rest = re.sub(ENGINES[found[0]], "", letters)
+        return small, f"{told} predicted without speculation" if _DRAFTED.search(small) else ""
+    rest = re.sub(r"[\W_]+", "", _WORDS[found[0]].sub("", small))
     if not rest:
         return found[0], ""
     apart = " with prefill on the same chips" if "disagg" in rest else ""
-    return found[0], f"framework {printable(name.strip(), 40)} taken as {found[0]}{apart}"
+    drafted = ", predicted without speculation" if _DRAFTED.search(rest) else ""
+    return found[0], f"{told} taken as {found[0]}{apart}{drafted}"
 
 
 #: Ends of a checkpoint's name beside its precision.
@@ -84,16 +103,25 @@ _EDITIONS = frozenset(("preview", "kv", "dynamic", "block", "static", "v1", "v2"
 
 
 def checkpoint_of(name: str) -> tuple[str, str | None]:
-    """A model's name without the tags of a precision, and that precision; None where there is no tag."""
-    kept: list[str] = []
+    """A model's name without the tags of a precision at its end, and that precision; None where there is no tag.
+
+    Between and after tags `_EDITIONS` may stand; what stands before another word belongs to the name.
+    """
+    parts = normalise(name).split("-")
     precision: str | None = None
-    for part in normalise(name).split("-"):
-        tag = _PRECISIONS.get(_letters(part.removeprefix("quantized.")))
-        if kept and tag is not None:
-            precision = precision or tag
-        elif precision is None or part not in _EDITIONS:
-            kept.append(part)
-    return "-".join(kept), precision
+    end = len(parts)
+    for i in range(len(parts) - 1, 0, -1):
+        tag = _tag(parts[i])
+        if tag is not None:
+            precision, end = tag, i
+        elif parts[i] not in _EDITIONS:
+            break
+    return "-".join(parts[:end]), precision
+
+
+def _tag(part: str) -> str | None:
+    """The precision that a part of a checkpoint's name says; ``half`` says how much, not how wide."""
+    return None if part == "half" else _PRECISIONS.get(_letters(part.removeprefix("quantized.")))
 
 
 class Unused(NamedTuple):

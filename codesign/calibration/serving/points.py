@@ -180,12 +180,14 @@ def _number(row: Mapping[str, Any], name: str) -> float:
         allowed = "0, 1, true, false, yes or no"
         text = str(YES_NO.get(text.casefold(), text))
     try:
-        value = float(text)
+        value = float(text) if text.isascii() and "_" not in text else float("nan")
     except ValueError:
         value = float("nan")
     if not low <= value <= high:
         what = "is not a number" if np.isnan(value) else f"is below {low:g}" if value < low else f"is above {high:g}"
         raise CodesignError(f"{printable(text, 40)!r} {what}", key=name, allowed=allowed)
+    if name == "dp_attention" and value not in (0.0, 1.0):
+        raise CodesignError(f"{printable(text, 40)!r} is neither 0 nor 1", key=name, allowed=allowed)
     return value
 
 
@@ -194,6 +196,11 @@ def _degree(row: Mapping[str, Any], name: str) -> int:
     if value != round(value):
         raise CodesignError(f"{row[name]!r} is not whole", key=name, allowed="whole chips")
     return round(value)
+
+
+def split_of(row: Mapping[str, Any]) -> str:
+    """What a line is for, ``fit`` or ``check``, in any case and with blanks around; ``check`` where it is not said."""
+    return str(row.get("split") or "").strip().casefold() or "check"
 
 
 def _placed(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,7 +214,7 @@ def _placed(row: Mapping[str, Any]) -> dict[str, Any]:
     model, tag = model_of(str(row["model"]))
     case = case_of(str(row["hardware"]), model, label)
     chips, ep = (_degree(row, k) for k in ("tp", "ep"))
-    data_parallel = _number(row, "dp_attention") > 0.5
+    data_parallel = _number(row, "dp_attention") == 1.0
     tp, dp = (1, chips) if data_parallel else (chips, 1)
     flying = _number(row, "concurrency")
     if why := legal(case.model, 1, tp, dp, ep):
@@ -265,7 +272,7 @@ def _stacked(lines: Sequence[tuple[int, Mapping[str, Any], dict[str, Any]]]) -> 
         vendors=words([c.system.accelerator.vendor.lower() for c in cases]),
         frameworks=words([one["framework"] for *_, one in lines]),
         labels=words([one["label"] for *_, one in lines]),
-        splits=words([str(r.get("split") or "check") for r in rows]),
+        splits=words([split_of(r) for r in rows]),
         hardware=words([str(r["hardware"]) for r in rows]),
         names=words([str(r["model"]) for r in rows]),
         machine=joined([c.machine for c in cases]),
@@ -286,7 +293,7 @@ def twins(rows: Sequence[Mapping[str, Any]]) -> set[int]:
     """
     kept: dict[tuple, list[float]] = {}
     doubled = set()
-    for i, row in sorted(enumerate(rows), key=lambda x: str(x[1].get("split")) != "fit"):
+    for i, row in sorted(enumerate(rows), key=lambda x: split_of(x[1]) != "fit"):
         key = tuple(str(row[k]) for k in COLUMNS if k not in ("ep", "dp_attention"))
         try:
             tpot = _number(row, "tpot_s")

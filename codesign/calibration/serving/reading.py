@@ -5,7 +5,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from codesign.calibration.serving.points import COLUMNS
+from codesign.calibration.serving.points import COLUMNS, split_of
 from codesign.catalog.names import printable
 from codesign.errors import CodesignError
 
@@ -49,11 +49,11 @@ def read(path: Path) -> list[dict[str, str]] | None:
         mark, cells = _header(text)
         lines = csv.reader(io.StringIO(text), delimiter=mark)
         next(lines, None)
-        found = [cells for cells in lines if cells]
+        numbered = [(lines.line_num, cells) for cells in lines if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
         reason = getattr(problem, "strerror", None) or str(problem)
         raise CodesignError(f"cannot be read as a table: {reason}", file=label) from problem
-    if not found:
+    if not numbered:
         raise CodesignError("has no lines", file=label)
     columns = _named(cells, label)
     missing = [k for k in COLUMNS if k not in columns]
@@ -62,15 +62,16 @@ def read(path: Path) -> list[dict[str, str]] | None:
     if missing:
         told = f"lacks {'columns' if len(missing) > 1 else 'column'} {', '.join(missing)} of a serving table"
         raise CodesignError(told, file=label, key="line 1", allowed=", ".join(COLUMNS))
-    if len(found[0]) == 1:
-        told = f"is separated by {BETWEEN[mark]} in line 1 and not in line 2"
+    if len(numbered[0][1]) == 1:
+        told = f"is separated by {BETWEEN[mark]} in line 1 and not in line {numbered[0][0]}"
         raise CodesignError(told, file=label, allowed="the same in all lines")
-    for i, one in enumerate(found):
+    for number, one in numbered:
         if len(one) > len(columns):
             allowed = f"{len(columns)} cells, as in the first line"
-            raise CodesignError("has more cells than columns", file=label, key=f"line {i + 2}", allowed=allowed)
-    padded = [one + [""] * (len(columns) - len(one)) for one in found]
-    return [dict(zip(columns, one, strict=True)) for one in padded]
+            raise CodesignError("has more cells than columns", file=label, key=f"line {number}", allowed=allowed)
+    padded = [one + [""] * (len(columns) - len(one)) for _, one in numbered]
+    rows = [dict(zip(columns, one, strict=True)) for one in padded]
+    return [row | {"split": split_of(row)} if row.get("split") else row for row in rows]
 
 
 def refused(path: Path, columns: Sequence[str]) -> CodesignError:

@@ -212,7 +212,7 @@ def validate(
         )
     again = fit(programs, keep=out.shown)
     again = with_power(programs, again, keep=out.shown)
-    wider = scatter_without(scatter, out) | _of_new_but(out, errors["left_out"])
+    wider = scatter_without(scatter, out) | of_new_but(out, errors["left_out"])
     found = [predict(p, again, wider, without=out.chip) for p in chosen]
     told = {int(i) for p in chosen for i in p.points.lines}
     left |= {i: f"not of what is left out, {out.name}" for i in range(len(rows)) if i not in told and i not in left}
@@ -229,7 +229,7 @@ def _of_new(trials: Iterable[LeftOut]) -> dict[str, float]:
     return found
 
 
-def _of_new_but(out: Out, left_out: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+def of_new_but(out: Out, left_out: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Scatter of new chips and models by what all but some showed, as a fit was told with."""
     found = {}
     for key, by in ((NEW_CHIP, "chip"), (NEW_MODEL, "model")):
